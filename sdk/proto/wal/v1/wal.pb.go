@@ -268,10 +268,12 @@ func (x *AppendResult) GetError() *v1.Error {
 }
 
 type AppendStreamRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Channel       string                 `protobuf:"bytes,1,opt,name=channel,proto3" json:"channel,omitempty"`
-	Sequence      uint64                 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	Records       []*AppendRecord        `protobuf:"bytes,3,rep,name=records,proto3" json:"records,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// channel is set in the first message only.
+	Channel string `protobuf:"bytes,1,opt,name=channel,proto3" json:"channel,omitempty"`
+	// sequence is 0 in the first message and grows by one with each.
+	Sequence      uint64          `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	Records       []*AppendRecord `protobuf:"bytes,3,rep,name=records,proto3" json:"records,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -328,9 +330,14 @@ func (x *AppendStreamRequest) GetRecords() []*AppendRecord {
 }
 
 type AppendStreamResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Sequence      uint64                 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	Results       []*AppendResult        `protobuf:"bytes,2,rep,name=results,proto3" json:"results,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Sequence uint64                 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	Results  []*AppendResult        `protobuf:"bytes,2,rep,name=results,proto3" json:"results,omitempty"`
+	// end is set in the last message of a stream that the host ends by itself,
+	// and only there. It promises that no request without an answer was or will
+	// be handed to the log. A stream that breaks without it promises nothing
+	// about them.
+	End           *v1.Error `protobuf:"bytes,3,opt,name=end,proto3" json:"end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -379,6 +386,13 @@ func (x *AppendStreamResponse) GetResults() []*AppendResult {
 	return nil
 }
 
+func (x *AppendStreamResponse) GetEnd() *v1.Error {
+	if x != nil {
+		return x.End
+	}
+	return nil
+}
+
 type ReadRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Channel string                 `protobuf:"bytes,1,opt,name=channel,proto3" json:"channel,omitempty"`
@@ -389,8 +403,11 @@ type ReadRequest struct {
 	Follow bool `protobuf:"varint,3,opt,name=follow,proto3" json:"follow,omitempty"`
 	// vchannel lets records of that vchannel and those for all pass; "" all.
 	Vchannel string `protobuf:"bytes,4,opt,name=vchannel,proto3" json:"vchannel,omitempty"`
-	// system sends system records too.
-	System        bool `protobuf:"varint,5,opt,name=system,proto3" json:"system,omitempty"`
+	// system sends system records too (fence records never).
+	System bool `protobuf:"varint,5,opt,name=system,proto3" json:"system,omitempty"`
+	// until is for a stream without follow that goes on after a break: an id in
+	// text form, the end of the first stream; it is the last record to be sent.
+	Until         string `protobuf:"bytes,6,opt,name=until,proto3" json:"until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -460,12 +477,26 @@ func (x *ReadRequest) GetSystem() bool {
 	return false
 }
 
+func (x *ReadRequest) GetUntil() string {
+	if x != nil {
+		return x.Until
+	}
+	return ""
+}
+
 type ReadResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Records []*ReadRecord          `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
 	// caught_up is set once, when the reader has been sent everything up to the
 	// end of the log as it was when the stream began.
-	CaughtUp      bool `protobuf:"varint,2,opt,name=caught_up,json=caughtUp,proto3" json:"caught_up,omitempty"`
+	CaughtUp bool `protobuf:"varint,2,opt,name=caught_up,json=caughtUp,proto3" json:"caught_up,omitempty"`
+	// resume is the "from" with which another Read goes on behind everything that
+	// this stream has sent or left out so far. It is in every message, and the
+	// first message is sent at once, so that "latest" is resolved only once.
+	Resume string `protobuf:"bytes,3,opt,name=resume,proto3" json:"resume,omitempty"`
+	// end is in the first message only: the id of the newest record when the
+	// stream began, "" if there was none.
+	End           string `protobuf:"bytes,4,opt,name=end,proto3" json:"end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -512,6 +543,20 @@ func (x *ReadResponse) GetCaughtUp() bool {
 		return x.CaughtUp
 	}
 	return false
+}
+
+func (x *ReadResponse) GetResume() string {
+	if x != nil {
+		return x.Resume
+	}
+	return ""
+}
+
+func (x *ReadResponse) GetEnd() string {
+	if x != nil {
+		return x.End
+	}
+	return ""
 }
 
 type ReadRecord struct {
@@ -581,10 +626,10 @@ type CreateChannelRequest struct {
 	Plugin string `protobuf:"bytes,2,opt,name=plugin,proto3" json:"plugin,omitempty"`
 	// adopt continues a log that exists in the backend already.
 	Adopt bool `protobuf:"varint,3,opt,name=adopt,proto3" json:"adopt,omitempty"`
-	// term opens the channel at once in cluster mode; standalone mode opens
-	// always and takes no term.
+	// term opens the channel at once in cluster mode, 0 leaves it closed;
+	// standalone mode opens always and takes no term.
 	Term int64 `protobuf:"varint,4,opt,name=term,proto3" json:"term,omitempty"`
-	// if_not_exists makes an existing channel a success.
+	// if_not_exists makes an existing channel a success, if it is on the same plugin.
 	IfNotExists   bool `protobuf:"varint,5,opt,name=if_not_exists,json=ifNotExists,proto3" json:"if_not_exists,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -876,10 +921,13 @@ func (x *ListChannelsResponse) GetChannels() []*ChannelStatus {
 }
 
 type OpenChannelRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Term          int64                  `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
-	Adopt         bool                   `protobuf:"varint,3,opt,name=adopt,proto3" json:"adopt,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// term is the caller's in cluster mode. Standalone mode picks the term itself
+	// and takes none: there, open tries at once what the host would try later.
+	Term int64 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
+	// adopt makes the log that is in the backend now the channel's log.
+	Adopt         bool `protobuf:"varint,3,opt,name=adopt,proto3" json:"adopt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1068,9 +1116,11 @@ func (*CloseChannelResponse) Descriptor() ([]byte, []int) {
 }
 
 type RemoveChannelRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Purge         bool                   `protobuf:"varint,2,opt,name=purge,proto3" json:"purge,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// purge deletes the log. Without it the log stays, and creating the channel
+	// again needs adopt.
+	Purge         bool `protobuf:"varint,2,opt,name=purge,proto3" json:"purge,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1800,8 +1850,10 @@ type ChannelStatus struct {
 	Term        int64                  `protobuf:"varint,5,opt,name=term,proto3" json:"term,omitempty"`
 	Incarnation int64                  `protobuf:"varint,6,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	// "opening", "available" or "unavailable"
-	State         string           `protobuf:"bytes,7,opt,name=state,proto3" json:"state,omitempty"`
-	Error         *v1.Error        `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`
+	State string    `protobuf:"bytes,7,opt,name=state,proto3" json:"state,omitempty"`
+	Error *v1.Error `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`
+	// earliest_id is the first id that can be read from, latest_id the newest
+	// record's; both are empty for a log without records.
 	EarliestId    string           `protobuf:"bytes,9,opt,name=earliest_id,json=earliestId,proto3" json:"earliest_id,omitempty"`
 	LatestId      string           `protobuf:"bytes,10,opt,name=latest_id,json=latestId,proto3" json:"latest_id,omitempty"`
 	Scanners      []*ScannerStatus `protobuf:"bytes,11,rep,name=scanners,proto3" json:"scanners,omitempty"`
@@ -2000,19 +2052,23 @@ const file_wal_v1_wal_proto_rawDesc = "" +
 	"\x13AppendStreamRequest\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\tR\achannel\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x125\n" +
-	"\arecords\x18\x03 \x03(\v2\x1b.walrig.wal.v1.AppendRecordR\arecords\"i\n" +
+	"\arecords\x18\x03 \x03(\v2\x1b.walrig.wal.v1.AppendRecordR\arecords\"\x93\x01\n" +
 	"\x14AppendStreamResponse\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x125\n" +
-	"\aresults\x18\x02 \x03(\v2\x1b.walrig.wal.v1.AppendResultR\aresults\"\x87\x01\n" +
+	"\aresults\x18\x02 \x03(\v2\x1b.walrig.wal.v1.AppendResultR\aresults\x12(\n" +
+	"\x03end\x18\x03 \x01(\v2\x16.walrig.types.v1.ErrorR\x03end\"\x9d\x01\n" +
 	"\vReadRequest\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\tR\achannel\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\tR\x04from\x12\x16\n" +
 	"\x06follow\x18\x03 \x01(\bR\x06follow\x12\x1a\n" +
 	"\bvchannel\x18\x04 \x01(\tR\bvchannel\x12\x16\n" +
-	"\x06system\x18\x05 \x01(\bR\x06system\"`\n" +
+	"\x06system\x18\x05 \x01(\bR\x06system\x12\x14\n" +
+	"\x05until\x18\x06 \x01(\tR\x05until\"\x8a\x01\n" +
 	"\fReadResponse\x123\n" +
 	"\arecords\x18\x01 \x03(\v2\x19.walrig.wal.v1.ReadRecordR\arecords\x12\x1b\n" +
-	"\tcaught_up\x18\x02 \x01(\bR\bcaughtUp\"m\n" +
+	"\tcaught_up\x18\x02 \x01(\bR\bcaughtUp\x12\x16\n" +
+	"\x06resume\x18\x03 \x01(\tR\x06resume\x12\x10\n" +
+	"\x03end\x18\x04 \x01(\tR\x03end\"m\n" +
 	"\n" +
 	"ReadRecord\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1e\n" +
@@ -2187,53 +2243,54 @@ var file_wal_v1_wal_proto_depIdxs = []int32{
 	36, // 4: walrig.wal.v1.AppendResult.error:type_name -> walrig.types.v1.Error
 	0,  // 5: walrig.wal.v1.AppendStreamRequest.records:type_name -> walrig.wal.v1.AppendRecord
 	3,  // 6: walrig.wal.v1.AppendStreamResponse.results:type_name -> walrig.wal.v1.AppendResult
-	8,  // 7: walrig.wal.v1.ReadResponse.records:type_name -> walrig.wal.v1.ReadRecord
-	37, // 8: walrig.wal.v1.ReadRecord.record:type_name -> walrig.types.v1.Record
-	32, // 9: walrig.wal.v1.CreateChannelResponse.channel:type_name -> walrig.wal.v1.ChannelStatus
-	32, // 10: walrig.wal.v1.DescribeChannelResponse.channel:type_name -> walrig.wal.v1.ChannelStatus
-	32, // 11: walrig.wal.v1.ListChannelsResponse.channels:type_name -> walrig.wal.v1.ChannelStatus
-	32, // 12: walrig.wal.v1.OpenChannelResponse.channel:type_name -> walrig.wal.v1.ChannelStatus
-	32, // 13: walrig.wal.v1.TruncateChannelResponse.channel:type_name -> walrig.wal.v1.ChannelStatus
-	31, // 14: walrig.wal.v1.ListPluginsResponse.plugins:type_name -> walrig.wal.v1.PluginStatus
-	31, // 15: walrig.wal.v1.DescribePluginResponse.status:type_name -> walrig.wal.v1.PluginStatus
-	31, // 16: walrig.wal.v1.VerifyPluginResponse.status:type_name -> walrig.wal.v1.PluginStatus
-	31, // 17: walrig.wal.v1.StatusResponse.plugins:type_name -> walrig.wal.v1.PluginStatus
-	32, // 18: walrig.wal.v1.StatusResponse.channels:type_name -> walrig.wal.v1.ChannelStatus
-	36, // 19: walrig.wal.v1.ChannelStatus.error:type_name -> walrig.types.v1.Error
-	33, // 20: walrig.wal.v1.ChannelStatus.scanners:type_name -> walrig.wal.v1.ScannerStatus
-	1,  // 21: walrig.wal.v1.WALService.Append:input_type -> walrig.wal.v1.AppendRequest
-	4,  // 22: walrig.wal.v1.WALService.AppendStream:input_type -> walrig.wal.v1.AppendStreamRequest
-	6,  // 23: walrig.wal.v1.WALService.Read:input_type -> walrig.wal.v1.ReadRequest
-	9,  // 24: walrig.wal.v1.AdminService.CreateChannel:input_type -> walrig.wal.v1.CreateChannelRequest
-	11, // 25: walrig.wal.v1.AdminService.DescribeChannel:input_type -> walrig.wal.v1.DescribeChannelRequest
-	13, // 26: walrig.wal.v1.AdminService.ListChannels:input_type -> walrig.wal.v1.ListChannelsRequest
-	15, // 27: walrig.wal.v1.AdminService.OpenChannel:input_type -> walrig.wal.v1.OpenChannelRequest
-	17, // 28: walrig.wal.v1.AdminService.CloseChannel:input_type -> walrig.wal.v1.CloseChannelRequest
-	19, // 29: walrig.wal.v1.AdminService.RemoveChannel:input_type -> walrig.wal.v1.RemoveChannelRequest
-	21, // 30: walrig.wal.v1.AdminService.TruncateChannel:input_type -> walrig.wal.v1.TruncateChannelRequest
-	23, // 31: walrig.wal.v1.AdminService.ListPlugins:input_type -> walrig.wal.v1.ListPluginsRequest
-	25, // 32: walrig.wal.v1.AdminService.DescribePlugin:input_type -> walrig.wal.v1.DescribePluginRequest
-	27, // 33: walrig.wal.v1.AdminService.VerifyPlugin:input_type -> walrig.wal.v1.VerifyPluginRequest
-	29, // 34: walrig.wal.v1.AdminService.Status:input_type -> walrig.wal.v1.StatusRequest
-	2,  // 35: walrig.wal.v1.WALService.Append:output_type -> walrig.wal.v1.AppendResponse
-	5,  // 36: walrig.wal.v1.WALService.AppendStream:output_type -> walrig.wal.v1.AppendStreamResponse
-	7,  // 37: walrig.wal.v1.WALService.Read:output_type -> walrig.wal.v1.ReadResponse
-	10, // 38: walrig.wal.v1.AdminService.CreateChannel:output_type -> walrig.wal.v1.CreateChannelResponse
-	12, // 39: walrig.wal.v1.AdminService.DescribeChannel:output_type -> walrig.wal.v1.DescribeChannelResponse
-	14, // 40: walrig.wal.v1.AdminService.ListChannels:output_type -> walrig.wal.v1.ListChannelsResponse
-	16, // 41: walrig.wal.v1.AdminService.OpenChannel:output_type -> walrig.wal.v1.OpenChannelResponse
-	18, // 42: walrig.wal.v1.AdminService.CloseChannel:output_type -> walrig.wal.v1.CloseChannelResponse
-	20, // 43: walrig.wal.v1.AdminService.RemoveChannel:output_type -> walrig.wal.v1.RemoveChannelResponse
-	22, // 44: walrig.wal.v1.AdminService.TruncateChannel:output_type -> walrig.wal.v1.TruncateChannelResponse
-	24, // 45: walrig.wal.v1.AdminService.ListPlugins:output_type -> walrig.wal.v1.ListPluginsResponse
-	26, // 46: walrig.wal.v1.AdminService.DescribePlugin:output_type -> walrig.wal.v1.DescribePluginResponse
-	28, // 47: walrig.wal.v1.AdminService.VerifyPlugin:output_type -> walrig.wal.v1.VerifyPluginResponse
-	30, // 48: walrig.wal.v1.AdminService.Status:output_type -> walrig.wal.v1.StatusResponse
-	35, // [35:49] is the sub-list for method output_type
-	21, // [21:35] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	36, // 7: walrig.wal.v1.AppendStreamResponse.end:type_name -> walrig.types.v1.Error
+	8,  // 8: walrig.wal.v1.ReadResponse.records:type_name -> walrig.wal.v1.ReadRecord
+	37, // 9: walrig.wal.v1.ReadRecord.record:type_name -> walrig.types.v1.Record
+	32, // 10: walrig.wal.v1.CreateChannelResponse.channel:type_name -> walrig.wal.v1.ChannelStatus
+	32, // 11: walrig.wal.v1.DescribeChannelResponse.channel:type_name -> walrig.wal.v1.ChannelStatus
+	32, // 12: walrig.wal.v1.ListChannelsResponse.channels:type_name -> walrig.wal.v1.ChannelStatus
+	32, // 13: walrig.wal.v1.OpenChannelResponse.channel:type_name -> walrig.wal.v1.ChannelStatus
+	32, // 14: walrig.wal.v1.TruncateChannelResponse.channel:type_name -> walrig.wal.v1.ChannelStatus
+	31, // 15: walrig.wal.v1.ListPluginsResponse.plugins:type_name -> walrig.wal.v1.PluginStatus
+	31, // 16: walrig.wal.v1.DescribePluginResponse.status:type_name -> walrig.wal.v1.PluginStatus
+	31, // 17: walrig.wal.v1.VerifyPluginResponse.status:type_name -> walrig.wal.v1.PluginStatus
+	31, // 18: walrig.wal.v1.StatusResponse.plugins:type_name -> walrig.wal.v1.PluginStatus
+	32, // 19: walrig.wal.v1.StatusResponse.channels:type_name -> walrig.wal.v1.ChannelStatus
+	36, // 20: walrig.wal.v1.ChannelStatus.error:type_name -> walrig.types.v1.Error
+	33, // 21: walrig.wal.v1.ChannelStatus.scanners:type_name -> walrig.wal.v1.ScannerStatus
+	1,  // 22: walrig.wal.v1.WALService.Append:input_type -> walrig.wal.v1.AppendRequest
+	4,  // 23: walrig.wal.v1.WALService.AppendStream:input_type -> walrig.wal.v1.AppendStreamRequest
+	6,  // 24: walrig.wal.v1.WALService.Read:input_type -> walrig.wal.v1.ReadRequest
+	9,  // 25: walrig.wal.v1.AdminService.CreateChannel:input_type -> walrig.wal.v1.CreateChannelRequest
+	11, // 26: walrig.wal.v1.AdminService.DescribeChannel:input_type -> walrig.wal.v1.DescribeChannelRequest
+	13, // 27: walrig.wal.v1.AdminService.ListChannels:input_type -> walrig.wal.v1.ListChannelsRequest
+	15, // 28: walrig.wal.v1.AdminService.OpenChannel:input_type -> walrig.wal.v1.OpenChannelRequest
+	17, // 29: walrig.wal.v1.AdminService.CloseChannel:input_type -> walrig.wal.v1.CloseChannelRequest
+	19, // 30: walrig.wal.v1.AdminService.RemoveChannel:input_type -> walrig.wal.v1.RemoveChannelRequest
+	21, // 31: walrig.wal.v1.AdminService.TruncateChannel:input_type -> walrig.wal.v1.TruncateChannelRequest
+	23, // 32: walrig.wal.v1.AdminService.ListPlugins:input_type -> walrig.wal.v1.ListPluginsRequest
+	25, // 33: walrig.wal.v1.AdminService.DescribePlugin:input_type -> walrig.wal.v1.DescribePluginRequest
+	27, // 34: walrig.wal.v1.AdminService.VerifyPlugin:input_type -> walrig.wal.v1.VerifyPluginRequest
+	29, // 35: walrig.wal.v1.AdminService.Status:input_type -> walrig.wal.v1.StatusRequest
+	2,  // 36: walrig.wal.v1.WALService.Append:output_type -> walrig.wal.v1.AppendResponse
+	5,  // 37: walrig.wal.v1.WALService.AppendStream:output_type -> walrig.wal.v1.AppendStreamResponse
+	7,  // 38: walrig.wal.v1.WALService.Read:output_type -> walrig.wal.v1.ReadResponse
+	10, // 39: walrig.wal.v1.AdminService.CreateChannel:output_type -> walrig.wal.v1.CreateChannelResponse
+	12, // 40: walrig.wal.v1.AdminService.DescribeChannel:output_type -> walrig.wal.v1.DescribeChannelResponse
+	14, // 41: walrig.wal.v1.AdminService.ListChannels:output_type -> walrig.wal.v1.ListChannelsResponse
+	16, // 42: walrig.wal.v1.AdminService.OpenChannel:output_type -> walrig.wal.v1.OpenChannelResponse
+	18, // 43: walrig.wal.v1.AdminService.CloseChannel:output_type -> walrig.wal.v1.CloseChannelResponse
+	20, // 44: walrig.wal.v1.AdminService.RemoveChannel:output_type -> walrig.wal.v1.RemoveChannelResponse
+	22, // 45: walrig.wal.v1.AdminService.TruncateChannel:output_type -> walrig.wal.v1.TruncateChannelResponse
+	24, // 46: walrig.wal.v1.AdminService.ListPlugins:output_type -> walrig.wal.v1.ListPluginsResponse
+	26, // 47: walrig.wal.v1.AdminService.DescribePlugin:output_type -> walrig.wal.v1.DescribePluginResponse
+	28, // 48: walrig.wal.v1.AdminService.VerifyPlugin:output_type -> walrig.wal.v1.VerifyPluginResponse
+	30, // 49: walrig.wal.v1.AdminService.Status:output_type -> walrig.wal.v1.StatusResponse
+	36, // [36:50] is the sub-list for method output_type
+	22, // [22:36] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_wal_v1_wal_proto_init() }

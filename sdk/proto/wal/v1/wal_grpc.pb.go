@@ -39,9 +39,13 @@ type WALServiceClient interface {
 	Append(ctx context.Context, in *AppendRequest, opts ...grpc.CallOption) (*AppendResponse, error)
 	// AppendStream is pipelined: requests are handed to the log in the order of
 	// the stream, and answered once each, in that order. The first message names
-	// the channel and has no records.
+	// the channel, has sequence 0 and no records; its empty answer says that the
+	// channel exists. From the first record on that is not stored or unknown, the
+	// host hands over nothing more: what was under way by then gets its own
+	// outcome, everything behind it is not stored. Append the rest on a new stream.
 	AppendStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AppendStreamRequest, AppendStreamResponse], error)
-	// Read sends a channel's records.
+	// Read sends a channel's records in log order. A client that lost the stream
+	// goes on with the last resume that it got.
 	Read(ctx context.Context, in *ReadRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadResponse], error)
 }
 
@@ -108,9 +112,13 @@ type WALServiceServer interface {
 	Append(context.Context, *AppendRequest) (*AppendResponse, error)
 	// AppendStream is pipelined: requests are handed to the log in the order of
 	// the stream, and answered once each, in that order. The first message names
-	// the channel and has no records.
+	// the channel, has sequence 0 and no records; its empty answer says that the
+	// channel exists. From the first record on that is not stored or unknown, the
+	// host hands over nothing more: what was under way by then gets its own
+	// outcome, everything behind it is not stored. Append the rest on a new stream.
 	AppendStream(grpc.BidiStreamingServer[AppendStreamRequest, AppendStreamResponse]) error
-	// Read sends a channel's records.
+	// Read sends a channel's records in log order. A client that lost the stream
+	// goes on with the last resume that it got.
 	Read(*ReadRequest, grpc.ServerStreamingServer[ReadResponse]) error
 	mustEmbedUnimplementedWALServiceServer()
 }
@@ -239,7 +247,9 @@ type AdminServiceClient interface {
 	CreateChannel(ctx context.Context, in *CreateChannelRequest, opts ...grpc.CallOption) (*CreateChannelResponse, error)
 	DescribeChannel(ctx context.Context, in *DescribeChannelRequest, opts ...grpc.CallOption) (*DescribeChannelResponse, error)
 	ListChannels(ctx context.Context, in *ListChannelsRequest, opts ...grpc.CallOption) (*ListChannelsResponse, error)
-	// OpenChannel and CloseChannel are for cluster mode: the caller gives the terms.
+	// OpenChannel and CloseChannel are for cluster mode: the caller gives the
+	// terms. In standalone mode OpenChannel without a term tries to open a channel
+	// that is unavailable, and CloseChannel is unsupported.
 	OpenChannel(ctx context.Context, in *OpenChannelRequest, opts ...grpc.CallOption) (*OpenChannelResponse, error)
 	CloseChannel(ctx context.Context, in *CloseChannelRequest, opts ...grpc.CallOption) (*CloseChannelResponse, error)
 	// RemoveChannel forgets a channel and, with purge, deletes its log.
@@ -380,7 +390,9 @@ type AdminServiceServer interface {
 	CreateChannel(context.Context, *CreateChannelRequest) (*CreateChannelResponse, error)
 	DescribeChannel(context.Context, *DescribeChannelRequest) (*DescribeChannelResponse, error)
 	ListChannels(context.Context, *ListChannelsRequest) (*ListChannelsResponse, error)
-	// OpenChannel and CloseChannel are for cluster mode: the caller gives the terms.
+	// OpenChannel and CloseChannel are for cluster mode: the caller gives the
+	// terms. In standalone mode OpenChannel without a term tries to open a channel
+	// that is unavailable, and CloseChannel is unsupported.
 	OpenChannel(context.Context, *OpenChannelRequest) (*OpenChannelResponse, error)
 	CloseChannel(context.Context, *CloseChannelRequest) (*CloseChannelResponse, error)
 	// RemoveChannel forgets a channel and, with purge, deletes its log.
