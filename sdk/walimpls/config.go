@@ -56,9 +56,8 @@ func (t ConfigType) valid() bool {
 // Values are checked configuration values with defaults filled in.
 type Values map[string]any
 
-// String, Bool, Int, Duration, Bytes and Strings return the value of a field of
-// that type. Asking for a field that was not declared, or with another type,
-// returns the zero value.
+// String returns the value of a string field. For it and its siblings: asking
+// for a field that was not declared, or with another type, returns the zero value.
 func (v Values) String(name string) string { s, _ := v[name].(string); return s }
 
 // Bool returns the value of a bool field.

@@ -292,6 +292,7 @@ func (e *BatchError) Error() string {
 func (e *BatchError) Unwrap() []error {
 	var errs []error
 	for _, o := range e.Outcomes {
+		//nolint:errorlint // one error object shared by neighbours is listed once; wrapping does not matter
 		if o.Err != nil && (len(errs) == 0 || errs[len(errs)-1] != o.Err) {
 			errs = append(errs, o.Err)
 		}
