@@ -22,6 +22,8 @@ import (
 // DefaultLockTimeout is how long OpenBolt waits for a dying predecessor.
 const DefaultLockTimeout = 3 * time.Second
 
+const lockRetry = 20 * time.Millisecond
+
 // BoltOptions are the options of OpenBolt.
 type BoltOptions struct {
 	// LockTimeout bounds the wait for the file's lock, which another host on
@@ -68,9 +70,10 @@ type boltCatalog struct {
 	// cannot be trusted to close any more.
 	file *os.File
 
-	mu     sync.Mutex // guards broken and closed
-	broken error      // why nothing works any more
-	closed bool
+	mu       sync.Mutex // guards all below
+	broken   error      // why nothing works any more
+	panicked bool       // bbolt's locks may be held for ever
+	closed   bool
 }
 
 // open locks and maps the file. bbolt panics on some damage; then its handle is
@@ -78,8 +81,11 @@ type boltCatalog struct {
 func (c *boltCatalog) open(opt BoltOptions) (err error) {
 	openFile := func(name string, flag int, mode os.FileMode) (*os.File, error) {
 		f, err := opt.openFile(name, flag, mode)
+		if err != nil {
+			return nil, err
+		}
 		c.file = f
-		return f, err
+		return f, lockAndCheck(f, opt.LockTimeout)
 	}
 	err = c.protect(func() error {
 		db, err := bolt.Open(c.path, 0o600, &bolt.Options{Timeout: opt.LockTimeout, OpenFile: openFile})
@@ -87,9 +93,7 @@ func (c *boltCatalog) open(opt BoltOptions) (err error) {
 		return err
 	})
 	if err == nil {
-		if err = checkFile(c.file); err == nil {
-			err = syncFolder(filepath.Dir(c.path))
-		}
+		err = syncFolder(filepath.Dir(c.path))
 	}
 	if err == nil {
 		return nil
@@ -97,9 +101,33 @@ func (c *boltCatalog) open(opt BoltOptions) (err error) {
 	if c.db != nil {
 		_ = c.protect(c.db.Close)
 	} else if c.file != nil {
-		_ = c.file.Close()
+		c.release()
 	}
 	return c.openError(err, opt.LockTimeout)
+}
+
+// lockAndCheck locks the file, as bbolt does again afterwards (the lock belongs
+// to the open file, so that is a no-op), and checks it before bbolt reads it.
+func lockAndCheck(f *os.File, timeout time.Duration) error {
+	deadline := time.Now().Add(timeout)
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			return fmt.Errorf("lock %s: %w", f.Name(), err)
+		}
+		if !time.Now().Before(deadline) {
+			return bolterrors.ErrTimeout
+		}
+		time.Sleep(lockRetry)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	return checkFile(f, info.Size())
 }
 
 // openError says what stands in the way of opening, and what to do.
@@ -147,7 +175,7 @@ func (c *boltCatalog) protect(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = c.corrupt(fmt.Errorf("%v", p))
-			c.breakWith(err)
+			c.breakWith(err, true)
 		}
 	}()
 	return f()
@@ -155,9 +183,10 @@ func (c *boltCatalog) protect(f func() error) (err error) {
 
 // breakWith ends the use of the handle: after a panic inside bbolt its locks
 // may be held for ever, after a failed write nobody knows what the disk holds.
-func (c *boltCatalog) breakWith(err error) {
+func (c *boltCatalog) breakWith(err error, panicked bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.panicked = c.panicked || panicked
 	if c.broken == nil {
 		c.broken = err
 	}
@@ -246,7 +275,7 @@ func (c *boltCatalog) write(ctx context.Context, f func(*bolt.Tx) error) error {
 	e := walimpls.Errorf(walimpls.CodeUnavailable, "", "write the catalog %s: %w", c.path, err)
 	e.Hint = "check the disk, then restart the host: the catalog is read-only until then"
 	e.Retryable = false
-	c.breakWith(e)
+	c.breakWith(e, false)
 	return e
 }
 
@@ -390,21 +419,28 @@ func (c *boltCatalog) Delete(ctx context.Context, channel string, term int64) er
 
 func (c *boltCatalog) Close() error {
 	c.mu.Lock()
-	closed, broken := c.closed, c.broken
+	closed, broken, panicked := c.closed, c.broken, c.panicked
 	c.closed = true
 	c.mu.Unlock()
 	switch {
 	case closed:
 		return nil
-	case broken != nil:
-		// db.Close could wait for ever for a lock that a panic left behind.
-		_ = c.file.Close()
+	case panicked:
+		// db.Close could wait for ever for a lock that the panic left behind.
+		c.release()
 		return nil
 	}
-	if err := c.protect(c.db.Close); err != nil {
+	if err := c.protect(c.db.Close); err != nil && broken == nil {
 		return walimpls.Errorf(walimpls.CodeUnavailable, "", "close the catalog %s: %w", c.path, err)
 	}
 	return nil
+}
+
+// release gives the file's lock back without bbolt. Closing the file alone does
+// not: the lock lives as long as the mapping, which only bbolt can undo.
+func (c *boltCatalog) release() {
+	_ = syscall.Flock(int(c.file.Fd()), syscall.LOCK_UN)
+	_ = c.file.Close()
 }
 
 // syncFolder makes a file's entry in its folder durable: syncing the file alone

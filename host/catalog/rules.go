@@ -126,13 +126,13 @@ func applyUpdate(before Row, term int64, change func(*Row) error) (Row, error) {
 	if err := before.checkTerm("update", term); err != nil {
 		return Row{}, err
 	}
-	after := before.Clone()
+	shown := before.Clone()
 	if change != nil {
-		if err := change(&after); err != nil {
+		if err := change(&shown); err != nil {
 			return Row{}, err
 		}
 	}
-	after = after.Clone()
+	after := shown.Clone()
 	if err := checkChange(&before, &after); err != nil {
 		return Row{}, err
 	}
