@@ -104,9 +104,13 @@ func worst(results []Result) error {
 	return first
 }
 
+// recordOverhead is what a record counts beside its bytes, so that empty ones
+// are bounded too.
+const recordOverhead = 64
+
 // check returns the record's size and what keeps it from being sent at all.
 func check(channel string, r *Record) (int, error) {
-	size := len(r.Payload) + len(r.VChannel)
+	size := recordOverhead + len(r.Payload) + len(r.VChannel)
 	ok := utf8.ValidString(r.VChannel)
 	for k, v := range r.Properties {
 		size += len(k) + len(v)

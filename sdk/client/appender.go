@@ -151,7 +151,7 @@ func (a *Appender) fail(err error) {
 // refusal is the error of a record that is not sent because of an earlier
 // failure; a.mu is held.
 func (a *Appender) refusal() error {
-	e := walimpls.Errorf(walimpls.CodeClosed, a.channel, "append: not sent, because the stream has failed before: %w", a.failed)
+	e := walimpls.Errorf(walimpls.CodeClosed, a.channel, "append: not sent, because the stream has failed before: %v", a.failed)
 	e.Retryable = true
 	e.Hint = "append it with a new Appender"
 	return e
