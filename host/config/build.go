@@ -59,8 +59,7 @@ func (l *loader) unknown(n *node, path []string) {
 // nearest suggests a sibling, or a key elsewhere that ends with the same name.
 func nearest(path []string) string {
 	last := path[len(path)-1]
-	siblings, _ := children(path[:len(path)-1])
-	if s := walimpls.Suggest(last, siblings); s != "" {
+	if s := walimpls.Suggest(last, children(path[:len(path)-1])); s != "" {
 		return s
 	}
 	for _, k := range keyTable {

@@ -75,7 +75,7 @@ func TestWithoutAnythingThereIsAWorkingHost(t *testing.T) {
 		t.Fatalf("plugins: %+v", cfg.Plugins)
 	}
 	p := cfg.Plugins[0]
-	if p.Name != "local" || p.Backend != "rmq" || p.Config["dir"] != filepath.Join(data, "rmq") || p.StartTimeout != 10*time.Second {
+	if p.Name != "local" || p.Backend != "rmq" || p.Config["dir"] != filepath.Join(data, "rmq") || p.StartTimeout != 20*time.Second {
 		t.Errorf("implied plugin: %+v", p)
 	}
 }

@@ -64,7 +64,7 @@ var keyTable = []Key{
 		Doc: "The plugin's binary."},
 	{Name: "plugins.<name>.sha256", Type: TypeSHA256,
 		Doc: "Pins the binary: one with another checksum is not started."},
-	{Name: "plugins.<name>.start_timeout", Type: TypeDuration, Default: "10s",
+	{Name: "plugins.<name>.start_timeout", Type: TypeDuration, Default: "20s",
 		Doc: "How long a start of the plugin's process may take until it answers."},
 	{Name: "plugins.<name>.env.<NAME>", Type: TypeString, Secret: true,
 		Doc: "An environment variable of the plugin's process. It gets these and a few harmless ones of the host, nothing else."},
@@ -120,9 +120,10 @@ func lookup(path []string) (key Key, leaf, inner bool) {
 	return Key{}, false, inner
 }
 
-// children returns the names that may stand below a path; any says that the
-// user chooses them.
-func children(path []string) (names []string, any bool) {
+// children returns the names that may stand below a path, none where the user
+// chooses them.
+func children(path []string) []string {
+	var names []string
 	for _, k := range keyTable {
 		parts := strings.Split(k.Name, ".")
 		if len(parts) <= len(path) || !match(parts[:len(path)], path) {
@@ -130,13 +131,13 @@ func children(path []string) (names []string, any bool) {
 		}
 		next := parts[len(path)]
 		if strings.HasPrefix(next, "<") {
-			return nil, true
+			return nil
 		}
 		if !slices.Contains(names, next) {
 			names = append(names, next)
 		}
 	}
-	return names, false
+	return names
 }
 
 func match(parts, path []string) bool {

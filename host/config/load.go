@@ -36,8 +36,9 @@ const (
 	maxFileBytes = 1 << 20
 )
 
-// reservedEnv are variables that are not keys. A trailing * stands for any rest.
-var reservedEnv = []string{"WALRIG_ADDR", "WALRIG_TOKEN", "WALRIG_TEST_*", "WALRIG_REQUIRE_*"}
+// reservedEnv are variables that are not keys; the last two are those of the
+// plugin protocol. A trailing * stands for any rest.
+var reservedEnv = []string{"WALRIG_ADDR", "WALRIG_TOKEN", "WALRIG_TEST_*", "WALRIG_REQUIRE_*", "WALRIG_PLUGIN_DEPTH", "WALRIG_PLUGIN_COOKIE"}
 
 // Load reads and checks everything. The error is an *Error with all problems.
 func Load(in Input) (*Config, error) {
@@ -252,4 +253,29 @@ func cause(err error) error {
 		return e.Err
 	}
 	return err
+}
+
+// ParseValues reads a plugin's configuration from "key=value" flags alone,
+// secrets' references included. The error is an *Error with all problems.
+func ParseValues(sets, env []string) (walimpls.Config, error) {
+	l := &loader{env: envMap(env)}
+	values := walimpls.Config{}
+	for _, s := range sets {
+		key, text, ok := strings.Cut(s, "=")
+		if !ok || key == "" {
+			l.problem(Source{Kind: SourceSet, Text: "--set"}, "", "want key=value, such as --set dir=/tmp/x")
+			continue
+		}
+		n := l.setValue(Source{Kind: SourceSet, Text: "--set " + key}, text)
+		if n == nil || n.kind == kindNull {
+			continue
+		}
+		if v, _, ok := l.value(n, key); ok {
+			values[key] = v
+		}
+	}
+	if len(l.problems) > 0 {
+		return nil, &Error{Problems: l.problems}
+	}
+	return values, nil
 }

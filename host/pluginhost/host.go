@@ -2,10 +2,17 @@ package pluginhost
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
+	goplugin "github.com/hashicorp/go-plugin"
 	"go.uber.org/zap"
 
+	"github.com/walrig/walrig/sdk/plugin"
 	"github.com/walrig/walrig/sdk/walimpls"
 )
 
@@ -18,6 +25,10 @@ const (
 	DefaultMaxBackoff     = 5 * time.Second
 	DefaultHealthyAfter   = 10 * time.Second
 )
+
+// pokeGap is how long a start that failed for good answers for those who ask;
+// after that, one who asks causes another attempt and gets its result.
+const pokeGap = time.Second
 
 // Config is one configured plugin.
 type Config struct {
@@ -64,6 +75,31 @@ type Options struct {
 	MinBackoff   time.Duration
 	MaxBackoff   time.Duration
 	HealthyAfter time.Duration
+
+	// versions are the protocol versions that the host speaks; nil means the
+	// SDK's. Tests set them.
+	versions map[int]goplugin.PluginSet
+}
+
+func (o Options) policy(cfg Config) policy {
+	p := policy{
+		minBackoff: o.MinBackoff, maxBackoff: o.MaxBackoff, healthyAfter: o.HealthyAfter,
+		maxMisses: cfg.HealthMisses, pokeGap: pokeGap,
+	}
+	if p.minBackoff <= 0 {
+		p.minBackoff = DefaultMinBackoff
+	}
+	if p.maxBackoff <= 0 {
+		p.maxBackoff = DefaultMaxBackoff
+	}
+	p.maxBackoff = max(p.maxBackoff, p.minBackoff)
+	if p.healthyAfter <= 0 {
+		p.healthyAfter = DefaultHealthyAfter
+	}
+	if p.maxMisses <= 0 {
+		p.maxMisses = DefaultHealthMisses
+	}
+	return p
 }
 
 // Status is what is known about a plugin now.
@@ -92,53 +128,86 @@ type Status struct {
 }
 
 // Host supervises the configured plugins.
-type Host struct{}
+type Host struct {
+	plugins []*Plugin
+	dirs    *runDir
+}
 
-// Plugin is one configured plugin.
-type Plugin struct{}
+// New starts supervising every configured plugin. It does not wait for their
+// starts and does not fail because of them. Names that are wrong or given twice
+// are one ErrConfig.
+func New(opt Options) (*Host, error) {
+	if err := checkNames(opt.Plugins); err != nil {
+		return nil, err
+	}
+	s := newStarter(opt)
+	h := &Host{dirs: s.dirs}
+	for _, cfg := range opt.Plugins {
+		h.plugins = append(h.plugins, newPlugin(s, cfg))
+	}
+	return h, nil
+}
 
-// New starts supervising every configured plugin.
-func New(opt Options) (*Host, error) { return &Host{}, nil }
+func newStarter(opt Options) *starter {
+	if opt.Log == nil {
+		opt.Log = zap.NewNop()
+	}
+	if opt.versions == nil {
+		opt.versions = plugin.Plugins()
+	}
+	s := &starter{opt: opt, dirs: newRunDir(runPlaces(opt.RuntimeDir), opt.Log), versions: opt.versions}
+	s.dirs.sweep()
+	return s
+}
 
-// Plugin returns a configured plugin.
+func checkNames(plugins []Config) error {
+	var problems []string
+	seen := map[string]bool{}
+	for _, cfg := range plugins {
+		if err := walimpls.ValidateName("plugin", cfg.Name); err != nil {
+			problems = append(problems, walimpls.AsError(err).Message)
+		} else if seen[cfg.Name] {
+			problems = append(problems, fmt.Sprintf("plugin %q is configured twice", cfg.Name))
+		}
+		seen[cfg.Name] = true
+	}
+	if len(problems) > 0 {
+		return walimpls.Errorf(walimpls.CodeConfig, "", "plugins: %s", strings.Join(problems, "; "))
+	}
+	return nil
+}
+
+// Plugin returns a configured plugin; ErrNotFound names the configured ones.
 func (h *Host) Plugin(name string) (*Plugin, error) {
-	return nil, walimpls.Errorf(walimpls.CodeNotFound, "", "no plugin %q", name)
+	names := make([]string, len(h.plugins))
+	for i, p := range h.plugins {
+		if p.cfg.Name == name {
+			return p, nil
+		}
+		names[i] = p.cfg.Name
+	}
+	err := walimpls.Errorf(walimpls.CodeNotFound, "", "no plugin %q is configured%s", name, walimpls.Suggest(name, names))
+	err.Hint = "configured plugins: " + strings.Join(names, ", ")
+	if len(names) == 0 {
+		err.Hint = "no plugin is configured"
+	}
+	return nil, err
 }
 
 // Plugins returns the configured plugins in the order of Options.Plugins.
-func (h *Host) Plugins() []*Plugin { return nil }
+func (h *Host) Plugins() []*Plugin { return slices.Clone(h.plugins) }
 
-// Close ends every plugin.
-func (h *Host) Close(ctx context.Context) error { return nil }
-
-// Name returns the configured name.
-func (p *Plugin) Name() string { return "" }
-
-// Backend returns the configured backend.
-func (p *Plugin) Backend() string { return "" }
-
-// Open opens a channel.
-func (p *Plugin) Open(ctx context.Context, opt walimpls.OpenOptions) (walimpls.WAL, error) {
-	return nil, walimpls.Errorf(walimpls.CodeUnavailable, opt.Channel, "not built yet")
-}
-
-// Drop deletes a channel's log.
-func (p *Plugin) Drop(ctx context.Context, channel string, term int64) error {
-	return walimpls.Errorf(walimpls.CodeUnavailable, channel, "not built yet")
-}
-
-// Description returns the running plugin's description.
-func (p *Plugin) Description(ctx context.Context) (walimpls.Description, error) {
-	return walimpls.Description{}, walimpls.Errorf(walimpls.CodeUnavailable, "", "not built yet")
-}
-
-// Status returns what is known about the plugin now.
-func (p *Plugin) Status() Status { return Status{} }
-
-// WaitFirstStart waits for the end of the first start and returns its error.
-func (p *Plugin) WaitFirstStart(ctx context.Context) error { return nil }
-
-// Verify starts a plugin, describes and configures it, and stops it.
-func Verify(ctx context.Context, cfg Config, opt Options) (Status, walimpls.Description, error) {
-	return Status{}, walimpls.Description{}, walimpls.Errorf(walimpls.CodeUnavailable, "", "not built yet")
+// Close ends every plugin: its channels are closed, it is asked to end, and
+// after walimpls.GracePeriod, or when ctx ends, its process group is killed. Close
+// returns when every process is reaped; the error names those that the kernel
+// does not let go. It may be called more than once.
+func (h *Host) Close(ctx context.Context) error {
+	var wg sync.WaitGroup
+	errs := make([]error, len(h.plugins))
+	for i, p := range h.plugins {
+		wg.Go(func() { errs[i] = p.close(ctx) })
+	}
+	wg.Wait()
+	h.dirs.remove()
+	return errors.Join(errs...)
 }

@@ -109,6 +109,14 @@ func CheckRecord(channel string, m *message.Message) error {
 	return e
 }
 
+// TooLarge returns the ErrTooLarge of a record of size bytes, where limit is the
+// backend's MaxMessageBytes.
+func TooLarge(channel string, size, limit int) error {
+	e := walimpls.Errorf(walimpls.CodeTooLarge, channel, "record of %d bytes exceeds the backend's limit of %d", size, limit)
+	e.Hint = "split the record, or raise the backend's limit if it has a setting for it"
+	return e
+}
+
 // idToProto returns nil for the empty id, so that "none" takes no bytes.
 func idToProto(id message.ID) []byte {
 	if id == "" {

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+
+	"go.uber.org/zap"
+
+	"github.com/walrig/walrig/host/catalog"
+	"github.com/walrig/walrig/host/config"
+	"github.com/walrig/walrig/host/pluginhost"
+	"github.com/walrig/walrig/host/server"
+	"github.com/walrig/walrig/host/wal"
+	"github.com/walrig/walrig/host/walmanager"
+	"github.com/walrig/walrig/sdk/walimpls"
+)
+
+const catalogName = "catalog.db"
+
+// stack is everything that a host consists of below its listener.
+type stack struct {
+	catalog catalog.Catalog
+	plugins *pluginhost.Host
+	manager *walmanager.Manager
+	server  *server.Server
+}
+
+// build makes the host from the bottom up. The data folder is there and locked.
+// A plugin that cannot start is no error: status shows it.
+func build(cfg *config.Config, log *zap.Logger) (s *stack, err error) {
+	s = &stack{}
+	defer func() {
+		if err != nil {
+			ctx, cancel := context.WithTimeout(context.Background(), walimpls.GracePeriod)
+			defer cancel()
+			s.close(ctx, log)
+		}
+	}()
+	if s.catalog, err = catalog.OpenBolt(filepath.Join(cfg.DataDir, catalogName), catalog.BoltOptions{}); err != nil {
+		return s, err
+	}
+	plugins := pluginOptions(cfg, log)
+	if s.plugins, err = pluginhost.New(plugins); err != nil {
+		return s, err
+	}
+	opener := wal.NewOpener(wal.Options{
+		Catalog: s.catalog, Log: log.Named("wal"),
+		Backend: func(name string) (wal.Backend, error) {
+			p, err := s.plugins.Plugin(name)
+			if err != nil {
+				return nil, err
+			}
+			return p, nil
+		},
+	})
+	s.manager = walmanager.New(opener, log)
+	s.server = server.New(server.Options{
+		Catalog: s.catalog, Manager: s.manager, Plugins: server.FromHost(s.plugins),
+		Mode: server.Mode(cfg.Mode), DefaultPlugin: cfg.DefaultPlugin, Insecure: cfg.Insecure,
+		Version: version, DataDir: cfg.DataDir, Log: log, DrainTimeout: drainTimeout,
+		Verify: func(ctx context.Context, name string) (pluginhost.Status, walimpls.Description, error) {
+			for _, p := range plugins.Plugins {
+				if p.Name == name {
+					return pluginhost.Verify(ctx, p, plugins)
+				}
+			}
+			return pluginhost.Status{}, walimpls.Description{}, walimpls.Errorf(walimpls.CodeNotFound, "", "no plugin is called %q", name)
+		},
+	})
+	return s, nil
+}
+
+func pluginOptions(cfg *config.Config, log *zap.Logger) pluginhost.Options {
+	opt := pluginhost.Options{PluginDir: cfg.PluginDir, Log: log.Named("plugin")}
+	for _, p := range cfg.Plugins {
+		opt.Plugins = append(opt.Plugins, pluginhost.Config{
+			Name: p.Name, Backend: p.Backend, Path: p.Path, SHA256: p.SHA256, Config: p.Config, Env: p.Env, StartTimeout: p.StartTimeout,
+		})
+	}
+	return opt
+}
+
+// close ends everything from the top down, within ctx; parts that were never
+// built are left out.
+func (s *stack) close(ctx context.Context, log *zap.Logger) {
+	var errs []error
+	if s.manager != nil {
+		errs = append(errs, s.manager.Close(ctx))
+	}
+	if s.plugins != nil {
+		errs = append(errs, s.plugins.Close(ctx))
+	}
+	if s.catalog != nil {
+		errs = append(errs, s.catalog.Close())
+	}
+	if err := errors.Join(errs...); err != nil {
+		log.Warn("not everything ended in order", zap.Error(err))
+	}
+}

@@ -1,0 +1,155 @@
+package server
+
+import (
+	"context"
+	"unicode/utf8"
+
+	"github.com/walrig/walrig/sdk/message"
+	typesv1 "github.com/walrig/walrig/sdk/proto/types/v1"
+	walv1 "github.com/walrig/walrig/sdk/proto/wal/v1"
+	"github.com/walrig/walrig/sdk/walimpls"
+	"github.com/walrig/walrig/sdk/wire"
+)
+
+// Append implements WALServiceServer.
+func (s *Server) Append(ctx context.Context, req *walv1.AppendRequest) (*walv1.AppendResponse, error) {
+	c, err := s.channels.find(req.GetChannel())
+	if err != nil {
+		return nil, err
+	}
+	batch, err := toBatch(c.name, req.GetRecords())
+	if err != nil {
+		return nil, err
+	}
+	w, err := c.wal(ctx)
+	if err != nil {
+		return nil, err
+	}
+	desc, err := c.description(ctx)
+	if err != nil {
+		return nil, err
+	}
+	outcomes := make([]walimpls.Outcome, len(batch))
+	fitting := make([]message.Message, 0, len(batch))
+	places := make([]int, 0, len(batch))
+	for i := range batch {
+		if err := fits(c.name, &batch[i], desc.Limits); err != nil {
+			outcomes[i] = walimpls.Outcome{State: walimpls.NotStored, Err: err}
+			continue
+		}
+		fitting, places = append(fitting, batch[i]), append(places, i)
+	}
+	if len(fitting) > 0 {
+		for i, o := range complete(c.name, len(fitting), w.Append(ctx, fitting)) {
+			outcomes[places[i]] = o
+		}
+	}
+	return &walv1.AppendResponse{Results: toResults(outcomes, newIDFormat(desc.IDLayout), w.Channel().Term)}, nil
+}
+
+// toBatch checks the records and turns them into messages that share their
+// payloads and properties. The error names the first record that is wrong.
+func toBatch(channel string, records []*walv1.AppendRecord) ([]message.Message, error) {
+	batch := make([]message.Message, len(records))
+	for i, r := range records {
+		m := message.Message{Type: message.TypeData, VChannel: r.GetVchannel(), Payload: r.GetPayload()}
+		if len(r.GetProperties()) > 0 {
+			m.Properties = r.GetProperties()
+		}
+		if err := checkRecord(channel, &m); err != nil {
+			if len(records) > 1 {
+				err.Message = "record " + ordinal(i) + ": " + err.Message
+			}
+			return batch[:i], err
+		}
+		batch[i] = m
+	}
+	return batch, nil
+}
+
+// checkRecord says what is wrong with a record whatever the backend.
+func checkRecord(channel string, m *message.Message) *walimpls.Error {
+	bad := func(format string, args ...any) *walimpls.Error {
+		e := walimpls.Errorf(walimpls.CodeInvalidArgument, channel, format, args...)
+		e.Hint = "property keys are text, not empty, and do not start with \"" + message.ReservedPrefix + "\""
+		return e
+	}
+	if m.VChannel != "" {
+		if err := walimpls.ValidateName("vchannel", m.VChannel); err != nil {
+			e := *walimpls.AsError(err)
+			e.Channel = channel
+			return &e
+		}
+	}
+	if len(m.Properties) == 0 {
+		return nil
+	}
+	if key := m.ReservedKey(); key != "" {
+		return bad("property key %q is reserved", key)
+	}
+	for k, v := range m.Properties {
+		switch {
+		case k == "":
+			return bad("a property has an empty key")
+		case !utf8.ValidString(k), !utf8.ValidString(v):
+			return bad("property %q is not valid UTF-8", k)
+		}
+	}
+	return nil
+}
+
+// fits returns ErrTooLarge for a record above the backend's limit.
+func fits(channel string, m *message.Message, limits walimpls.Limits) error {
+	size := m.Size()
+	if size <= limits.MaxMessageBytes {
+		return nil
+	}
+	e := walimpls.Errorf(walimpls.CodeTooLarge, channel, "a record of %d bytes exceeds the backend's limit of %d", size, limits.MaxMessageBytes)
+	e.Hint = "split the record, or raise the backend's limit in its configuration if it has one"
+	return e
+}
+
+// complete makes sure that there is one outcome a record: a WAL that breaks the
+// contract must not make a record look stored.
+func complete(channel string, n int, outcomes []walimpls.Outcome) []walimpls.Outcome {
+	if len(outcomes) == n {
+		return outcomes
+	}
+	return walimpls.BatchFailure(channel, n, walimpls.Unknown,
+		walimpls.Errorf(walimpls.CodeUnknownOutcome, channel, "append: %d outcomes for %d records", len(outcomes), n)).Outcomes
+}
+
+// toResults converts the outcomes of an append at a term.
+func toResults(outcomes []walimpls.Outcome, ids idFormat, term int64) []*walv1.AppendResult {
+	slab := make([]walv1.AppendResult, len(outcomes))
+	out := make([]*walv1.AppendResult, len(outcomes))
+	// Most failures give all records one error: convert it once.
+	var lastErr error
+	var last *typesv1.Error
+	for i, o := range outcomes {
+		r := &slab[i]
+		out[i] = r
+		r.Term = term
+		switch o.State {
+		case walimpls.Stored:
+			r.State, r.Id = typesv1.Outcome_STATE_STORED, ids.text(o.ID)
+			continue
+		case walimpls.NotStored:
+			r.State = typesv1.Outcome_STATE_NOT_STORED
+		default:
+			r.State = typesv1.Outcome_STATE_UNKNOWN
+		}
+		if last == nil || !sameError(o.Err, lastErr) {
+			lastErr, last = o.Err, wire.ErrorToProto(o.Err)
+		}
+		r.Error = last
+	}
+	return out
+}
+
+// sameError compares pointers only: not every error type can be compared.
+func sameError(a, b error) bool {
+	x, ok := a.(*walimpls.Error)
+	y, ok2 := b.(*walimpls.Error)
+	return ok && ok2 && x == y
+}

@@ -1,0 +1,211 @@
+package rmq
+
+import (
+	"context"
+
+	"github.com/walrig/walrig/sdk/walimpls"
+)
+
+// request is one thing that the committer shall do to one log.
+type request struct {
+	kind   requestKind
+	log    *logState
+	handle *handle // the appending or truncating one; nil for the rest
+	// first is the id that a truncation keeps; for appends and fences the
+	// committer puts the first record's id here.
+	first uint64
+	pair  walimpls.Pair // of a fence
+	data  []byte        // encoded records, one behind the other
+	ends  []int         // where in data each record ends
+
+	// Guarded by engine.mu; whoever sees done closed may read err and state.
+	state requestState
+	err   error
+	done  chan struct{}
+}
+
+type requestKind int
+
+const (
+	requestAppend requestKind = iota
+	requestFence
+	requestTruncate
+	requestDrop
+	// requestBarrier changes nothing: it is done when what lies before it is.
+	requestBarrier
+)
+
+type requestState int
+
+const (
+	requestQueued  requestState = iota
+	requestTaken                // the committer has it
+	requestDone                 // durable
+	requestUnknown              // it may be durable
+	requestRefused              // it did not happen, and will not
+)
+
+func newRequest(kind requestKind, l *logState) *request {
+	return &request{kind: kind, log: l, done: make(chan struct{})}
+}
+
+func (r *request) count() int { return len(r.ends) }
+
+// finishLocked ends the request once; the caller holds engine.mu.
+func (r *request) finishLocked(state requestState, err error) {
+	if r.state > requestTaken {
+		return
+	}
+	r.state, r.err = state, err
+	close(r.done)
+}
+
+// abandonLocked ends a request that the committer has and nobody waits for any
+// longer. Only an append has an unknown outcome; it ends its handle. The rest
+// can simply be asked for again. The caller holds engine.mu.
+func (r *request) abandonLocked(why error) {
+	switch {
+	case r.state != requestTaken:
+	case r.kind == requestAppend:
+		r.handle.dead = true
+		r.finishLocked(requestUnknown, unknownOutcome(r.log.name, why.Error()))
+	default:
+		r.finishLocked(requestUnknown, walimpls.Errorf(walimpls.CodeUnavailable, r.log.name, "%w; it may have happened all the same, and can be repeated", why))
+	}
+}
+
+// queue is what waits for the committer. engine.mu guards it.
+type queue struct {
+	requests []*request
+	bytes    int
+	// room is closed when bytes shrinks; nil while nobody waits.
+	room chan struct{}
+	// wake tells the committer that there is something to do.
+	wake chan struct{}
+}
+
+func (q *queue) signal() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (q *queue) pushLocked(r *request) {
+	q.requests = append(q.requests, r)
+	q.bytes += len(r.data)
+	q.signal()
+}
+
+func (q *queue) freeLocked(bytes int) {
+	q.bytes -= bytes
+	if q.room != nil {
+		close(q.room)
+		q.room = nil
+	}
+}
+
+// takeLocked moves requests of up to limit bytes, at least one, out of the queue.
+func (q *queue) takeLocked(limit int) []*request {
+	var taken []*request
+	bytes, n := 0, 0
+	for _, r := range q.requests {
+		if r.state != requestQueued {
+			n++ // its caller gave up, and freed its bytes
+			continue
+		}
+		if len(taken) > 0 && bytes+len(r.data) > limit {
+			break
+		}
+		r.state = requestTaken
+		bytes += len(r.data)
+		taken = append(taken, r)
+		n++
+	}
+	rest := copy(q.requests, q.requests[n:])
+	clear(q.requests[rest:])
+	q.requests = q.requests[:rest]
+	q.freeLocked(bytes)
+	return taken
+}
+
+// refuseLocked ends what waits and fits, as not done.
+func (q *queue) refuseLocked(fits func(*request) bool, err func(*request) error) {
+	for _, r := range q.requests {
+		if r.state == requestQueued && fits(r) {
+			r.finishLocked(requestRefused, err(r))
+			q.freeLocked(len(r.data))
+		}
+	}
+}
+
+// submit queues a request of a handle, after it waited for room. An error means
+// that nothing of it was or will be handed to the store.
+func (e *engine) submit(ctx context.Context, r *request) error {
+	what := "append"
+	if r.kind == requestTruncate {
+		what = "truncate"
+	}
+	e.mu.Lock()
+	for {
+		if err := e.mayWriteLocked(r.handle, what); err != nil {
+			e.mu.Unlock()
+			return err
+		}
+		if e.queue.bytes == 0 || e.queue.bytes+len(r.data) <= e.settings.queueBytes {
+			break
+		}
+		if e.queue.room == nil {
+			e.queue.room = make(chan struct{})
+		}
+		room := e.queue.room
+		e.mu.Unlock()
+		select {
+		case <-room:
+		case <-ctx.Done():
+			return gaveUp(r.log.name, what, ctx.Err())
+		}
+		e.mu.Lock()
+	}
+	e.queue.pushLocked(r)
+	e.mu.Unlock()
+	return nil
+}
+
+// await waits for the request to end and returns its error; it returns soon
+// after ctx ends. An append is settled then, one way or the other. Anything
+// else stays queued and happens all the same: a fence, once it was decided on,
+// has fenced the handles before it, and must land.
+func (e *engine) await(ctx context.Context, r *request) error {
+	select {
+	case <-r.done:
+		return r.err
+	case <-ctx.Done():
+	}
+	if r.kind != requestAppend {
+		return gaveUp(r.log.name, "it may happen all the same", ctx.Err())
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch r.state {
+	case requestQueued:
+		r.finishLocked(requestRefused, gaveUp(r.log.name, "append: it was still queued", ctx.Err()))
+		e.queue.freeLocked(len(r.data))
+	case requestTaken:
+		r.abandonLocked(ctx.Err())
+	}
+	return r.err
+}
+
+func (e *engine) mayWrite(h *handle, what string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.mayWriteLocked(h, what)
+}
+
+func (e *engine) mayWriteLocked(h *handle, what string) error {
+	if err := h.mayWriteLocked(what); err != nil {
+		return err
+	}
+	return e.usableLocked(h.ch.Name)
+}

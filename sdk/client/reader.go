@@ -1,0 +1,309 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/walrig/walrig/sdk/message"
+	walv1 "github.com/walrig/walrig/sdk/proto/wal/v1"
+	"github.com/walrig/walrig/sdk/walimpls"
+)
+
+// ReadOptions are the parameters of NewReader. The zero value reads everything
+// there is and ends.
+type ReadOptions struct {
+	// From is all, latest, ID or after:ID; "" is all.
+	From string
+	// Follow waits for more at the end of the log. Without it the Reader ends
+	// at what was the end when it began.
+	Follow bool
+	// VChannel lets records of that vchannel and those for all pass; "" all.
+	VChannel string
+	// System returns system records too.
+	System bool
+	// RetryFor bounds how long the Reader tries to get a lost connection back. 0
+	// is 30 s without Follow and without a bound with it; a negative one means no
+	// try at all.
+	RetryFor time.Duration
+}
+
+const defaultRetryFor = 30 * time.Second
+
+// Message is a record that was read.
+type Message struct {
+	// ID is the record's id in text form.
+	ID string
+	// Checkpoint is "" until the host gives checkpoints.
+	Checkpoint  string
+	Type        message.Type
+	VChannel    string
+	Term        int64
+	Incarnation int64
+	TimeTick    message.Tick
+	TxnID       uint64
+	Properties  map[string]string
+	Payload     []byte
+}
+
+// Reader reads one channel. Next is for one goroutine; Close may be called from any.
+type Reader struct {
+	client  *Client
+	channel string
+	opt     ReadOptions
+	parent  context.Context // the caller's
+	ctx     context.Context // ends with parent or Close
+	cancel  context.CancelFunc
+	// running counts run, which the Reader owns.
+	running sync.WaitGroup
+	in      chan *walv1.ReadResponse
+	caught  chan struct{}
+	// ended is closed when run is over; last says why.
+	ended chan struct{}
+	last  error
+
+	// Of Next's goroutine alone.
+	batch    *walv1.ReadResponse
+	position int
+	err      error
+}
+
+// NewReader starts a Reader and returns when the host has resolved the start,
+// so that nothing appended after that is missed. The Reader lives until Close
+// or until ctx ends. Errors: ErrNotFound for the channel, ErrInvalidArgument,
+// *PositionLostError, ErrUnreachable. Always Close it.
+func (c *Client) NewReader(ctx context.Context, channel string, opt ReadOptions) (*Reader, error) {
+	if opt.From == "" {
+		opt.From = "all"
+	}
+	if opt.RetryFor == 0 && !opt.Follow {
+		opt.RetryFor = defaultRetryFor
+	}
+	r := &Reader{
+		client: c, channel: channel, opt: opt,
+		in: make(chan *walv1.ReadResponse), caught: make(chan struct{}), ended: make(chan struct{}),
+	}
+	r.parent = ctx
+	r.ctx, r.cancel = context.WithCancel(ctx)
+	s := &session{reader: r, from: opt.From}
+	first, err := s.start()
+	if err != nil {
+		r.cancel()
+		return nil, err
+	}
+	r.batch = first
+	r.running.Add(1)
+	go s.run()
+	return r, nil
+}
+
+// Next returns the next record. Without Follow it returns io.EOF behind the
+// last one. When ctx ends it returns ctx's error, and nothing is lost: call it
+// again. Any other error is final: ErrClosed after Close, *PositionLostError
+// when the place was truncated away, ErrUnreachable when the connection did not
+// come back in time.
+func (r *Reader) Next(ctx context.Context) (*Message, error) {
+	for {
+		if r.batch != nil {
+			if m := r.take(); m != nil {
+				return m, nil
+			}
+		}
+		if r.err != nil {
+			return nil, r.err
+		}
+		select {
+		case r.batch = <-r.in:
+			r.position = 0
+		case <-r.ended:
+			r.err = r.last
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// take returns the next record of the batch, or nil behind the last one.
+func (r *Reader) take() *Message {
+	if r.position < len(r.batch.GetRecords()) {
+		m := toMessage(r.batch.GetRecords()[r.position])
+		r.position++
+		return m
+	}
+	if r.batch.GetCaughtUp() {
+		select {
+		case <-r.caught:
+		default:
+			close(r.caught)
+		}
+	}
+	r.batch = nil
+	return nil
+}
+
+// Buffered returns how many records Next will return without waiting.
+func (r *Reader) Buffered() int {
+	if r.batch == nil {
+		return 0
+	}
+	return len(r.batch.GetRecords()) - r.position
+}
+
+// CaughtUp is closed when Next has returned everything up to the end of the log
+// as it was when the Reader began, and is called once more.
+func (r *Reader) CaughtUp() <-chan struct{} { return r.caught }
+
+// Close ends the Reader and waits for its goroutine; Next returns ErrClosed then.
+func (r *Reader) Close() error {
+	r.cancel()
+	r.running.Wait()
+	return nil
+}
+
+func toMessage(p *walv1.ReadRecord) *Message {
+	rec := p.GetRecord()
+	return &Message{
+		ID: p.GetId(), Checkpoint: p.GetCheckpoint(), Type: message.Type(rec.GetType()), VChannel: rec.GetVchannel(),
+		Term: rec.GetTerm(), Incarnation: rec.GetIncarnation(), TimeTick: message.Tick(rec.GetTimeTick()),
+		TxnID: rec.GetTxnId(), Properties: rec.GetProperties(), Payload: rec.GetPayload(),
+	}
+}
+
+// session is the state of a Reader's streams, of one goroutine alone.
+type session struct {
+	reader *Reader
+	stream walv1.WALService_ReadClient
+	cancel context.CancelFunc // of stream
+	// from and until are where the next stream begins and ends.
+	from, until string
+	caughtUp    bool
+}
+
+// start opens a stream and returns its first message.
+func (s *session) start() (*walv1.ReadResponse, error) {
+	r := s.reader
+	ctx, cancel := context.WithCancel(r.ctx)
+	stream, err := r.client.wal.Read(ctx, &walv1.ReadRequest{
+		Channel: r.channel, From: s.from, Follow: r.opt.Follow,
+		Vchannel: r.opt.VChannel, System: r.opt.System, Until: s.until,
+	})
+	if err != nil {
+		cancel()
+		return nil, r.client.callError(r.ctx, err, readOnly)
+	}
+	s.stream, s.cancel = stream, cancel
+	resp, err := s.recv()
+	if err != nil {
+		s.stop()
+		return nil, err
+	}
+	if s.until == "" && !r.opt.Follow {
+		s.until = resp.GetEnd()
+	}
+	return resp, nil
+}
+
+// recv returns the next message of the stream, and io.EOF at its proper end.
+func (s *session) recv() (*walv1.ReadResponse, error) {
+	resp, err := s.stream.Recv()
+	if errors.Is(err, io.EOF) {
+		return nil, io.EOF
+	}
+	if err != nil {
+		return nil, s.reader.client.callError(s.reader.ctx, err, readOnly)
+	}
+	if resume := resp.GetResume(); resume != "" {
+		s.from = resume
+	}
+	// A stream that goes on behind the first one's end is not news.
+	resp.CaughtUp = resp.GetCaughtUp() && !s.caughtUp
+	s.caughtUp = s.caughtUp || resp.GetCaughtUp()
+	return resp, nil
+}
+
+func (s *session) stop() {
+	if s.cancel != nil {
+		s.cancel()
+	}
+	s.stream, s.cancel = nil, nil
+}
+
+// run hands the host's messages to Next, and connects again, until the end.
+func (s *session) run() {
+	r := s.reader
+	defer r.running.Done()
+	defer close(r.ended)
+	defer s.stop()
+	var pause time.Duration
+	var failing time.Time // since when nothing came
+	for {
+		resp, err := s.next()
+		if err == nil {
+			pause, failing = 0, time.Time{}
+			select {
+			case r.in <- resp:
+				continue
+			case <-r.ctx.Done():
+			}
+		}
+		if failing.IsZero() {
+			failing = time.Now()
+		}
+		s.stop()
+		pause = min(max(2*pause, 50*time.Millisecond), 2*time.Second)
+		if !s.again(err, failing) || !sleep(r.ctx, pause) {
+			r.last = s.final(err)
+			return
+		}
+	}
+}
+
+// next returns the next message, of a new stream if there is none.
+func (s *session) next() (*walv1.ReadResponse, error) {
+	if s.stream == nil {
+		return s.start()
+	}
+	return s.recv()
+}
+
+// again reports whether a new stream may do better than the one that err ended.
+func (s *session) again(err error, failing time.Time) bool {
+	r := s.reader
+	if r.ctx.Err() != nil || r.opt.RetryFor < 0 || r.opt.RetryFor > 0 && time.Since(failing) > r.opt.RetryFor {
+		return false
+	}
+	for _, target := range []error{walimpls.ErrTermExpired, walimpls.ErrUnmatchedTerm, walimpls.ErrFenced} {
+		if errors.Is(err, target) {
+			return true
+		}
+	}
+	var e *walimpls.Error
+	return errors.As(err, &e) && e.Retryable
+}
+
+// final is what Next returns for ever after err.
+func (s *session) final(err error) error {
+	r := s.reader
+	switch {
+	case errors.Is(r.parent.Err(), context.DeadlineExceeded):
+		return walimpls.Errorf(walimpls.CodeTimeout, r.channel, "read: %w", r.parent.Err())
+	case r.parent.Err() != nil:
+		return walimpls.Errorf(walimpls.CodeCanceled, r.channel, "read: %w", r.parent.Err())
+	case r.ctx.Err() != nil:
+		return walimpls.Errorf(walimpls.CodeClosed, r.channel, "read: the reader is closed")
+	}
+	return err
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
