@@ -155,6 +155,9 @@ func (w *termWAL) accepted(op *interceptors.Operation, first message.Tick) {
 		b = w.core.Accept(op.Batch, first, true)
 	}
 	c := &call{done: op.Done}
+	if t := w.core.Txn(b.Messages[0].TxnID); t != nil {
+		c.txnStart = t.LastConfirmed
+	}
 	w.calls[b] = c
 	w.sendable = append(w.sendable, b)
 	if op.Ctx.Done() != nil {
@@ -178,14 +181,20 @@ func (w *termWAL) callerLeft(ctx context.Context, b *owner.Batch, c *call) {
 // not stored or failed yet is unknown because of err. nil if it was answered
 // before. w.mu is held.
 func (w *termWAL) answerUnresolved(b *owner.Batch, c *call, err error) func() {
-	if c.answered {
-		return nil
-	}
-	c.answered = true
 	var unknown error = walimpls.Errorf(walimpls.CodeUnknownOutcome, w.claim.channel, "append: %w", err)
 	if walimpls.AsError(err).Code == walimpls.CodeUnknownOutcome {
 		unknown = err
 	}
+	return w.answerWith(b, c, unknown)
+}
+
+// answerWith returns the answer of a batch; unknown is the error of what is
+// neither stored nor failed.
+func (w *termWAL) answerWith(b *owner.Batch, c *call, unknown error) func() {
+	if c.answered {
+		return nil
+	}
+	c.answered = true
 	results := w.results(b, c, unknown)
 	return func() {
 		if c.release != nil {
@@ -205,8 +214,10 @@ func (w *termWAL) results(b *owner.Batch, c *call, unknown error) []Result {
 			m := &b.Messages[i]
 			r.State, r.ID, r.Tick, r.Term = walimpls.Stored, m.ID, m.TimeTick, m.Term
 			r.Checkpoint = message.Checkpoint{StoreID: w.channel.StoreID, ID: m.LastConfirmed, Term: m.Term, Tick: m.TimeTick}
-			if m.TxnID != 0 && m.Type != message.TypeCommitTxn {
-				r.Checkpoint.Tick = message.Tick(m.TxnID) - 1
+			if m.TxnID != 0 && m.Type != message.TypeCommitTxn && m.Type != message.TypeRollbackTxn {
+				// The unit comes with the commit; until then a reader has to begin
+				// where the transaction did, with what else was open there.
+				r.Checkpoint.ID, r.Checkpoint.Tick = c.txnStart, message.Tick(m.TxnID)-1
 			}
 		case owner.Failed:
 			r.State, r.Err = walimpls.NotStored, c.errs[i]
@@ -236,5 +247,5 @@ func (w *termWAL) finish(b *owner.Batch) func() {
 		return nil
 	}
 	delete(w.calls, b)
-	return w.answerUnresolved(b, c, nil)
+	return w.answerWith(b, c, nil)
 }

@@ -147,15 +147,21 @@ func (w *termWAL) settleUnknown(unknown map[message.Tick]place, found map[messag
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	stored, again := 0, 0
+	var due []func()
+	finish := func(b *owner.Batch) {
+		if f := w.finish(b); f != nil {
+			due = append(due, f)
+		}
+	}
 	for tick, p := range unknown {
 		if m, ok := found[tick]; ok {
 			w.core.SetStored(p.batch, p.index, m.ID, m.Term, m.Incarnation)
 			stored++
+			finish(p.batch)
 		} else {
 			p.batch.States[p.index] = owner.Queued
 		}
 	}
-	var due []func()
 	for _, b := range w.core.Unresolved() {
 		for i, s := range b.States {
 			switch {
@@ -166,9 +172,7 @@ func (w *termWAL) settleUnknown(unknown map[message.Tick]place, found map[messag
 				again++
 			}
 		}
-		if f := w.finish(b); f != nil {
-			due = append(due, f)
-		}
+		finish(b)
 	}
 	if len(unknown) > 0 {
 		w.log.Info("settled unknown outcomes", zap.Int("unknown", len(unknown)), zap.Int("stored", stored), zap.Int("sent_again", again))

@@ -66,8 +66,10 @@ type termWAL struct {
 
 // call is what a batch owes to whoever appended it.
 type call struct {
-	done     func([]Result)
-	errs     []error
+	done func([]Result)
+	errs []error
+	// txnStart is the last confirmed id of the transaction's begin.
+	txnStart message.ID
 	release  func() bool
 	answered bool
 }

@@ -26,6 +26,8 @@ type Txn struct {
 	ID       uint64
 	VChannel string
 	State    TxnState
+	// LastConfirmed is its Begin record's.
+	LastConfirmed message.ID
 	// Bodies counts the stored bodies, Failed the failed ones, Bytes what was
 	// counted in.
 	Bodies, Failed int
@@ -42,7 +44,7 @@ type Txn struct {
 func (c *Core) Begin(m message.Message, tick message.Tick) (*Txn, *Batch) {
 	m.Type, m.TxnID = message.TypeBeginTxn, uint64(tick)
 	b := c.Accept([]message.Message{m}, tick, true)
-	t := &Txn{ID: uint64(tick), VChannel: m.VChannel, known: b.known, open: 1}
+	t := &Txn{ID: uint64(tick), VChannel: m.VChannel, LastConfirmed: b.Messages[0].LastConfirmed, known: b.known, open: 1}
 	c.txns[t.ID] = t
 	c.open = append(c.open, t)
 	return t, b
