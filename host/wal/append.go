@@ -116,7 +116,7 @@ func (w *termWAL) accept(op *interceptors.Operation) {
 			}
 			poke(w.pulse)
 		}
-		change := w.change
+		change := w.progressed()
 		w.mu.Unlock()
 		select {
 		case <-change:

@@ -113,7 +113,7 @@ func (w *termWAL) lastTick(ctx context.Context) {
 			}
 		}
 		stop = stop || mine != nil && mine.Resolved()
-		change := w.change
+		change := w.progressed()
 		w.mu.Unlock()
 		if stop {
 			return

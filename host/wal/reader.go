@@ -88,7 +88,7 @@ func (s source) Read(ctx context.Context, start walimpls.Start) (walimpls.Scanne
 func (w *termWAL) awaitHandle(ctx context.Context) (asyncHandle, error) {
 	for {
 		w.mu.Lock()
-		handle, change, err := w.handle, w.change, w.err
+		handle, change, err := w.handle, w.progressed(), w.err
 		w.mu.Unlock()
 		if err != nil {
 			return nil, err

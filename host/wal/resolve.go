@@ -78,7 +78,7 @@ func (w *termWAL) takeTick(ctx context.Context) (message.Tick, error) {
 	for {
 		w.mu.Lock()
 		tick, ok := w.clock.Take(1)
-		change, err := w.change, w.err
+		change, err := w.progressed(), w.err
 		w.mu.Unlock()
 		if ok {
 			return tick, nil

@@ -64,74 +64,130 @@ func (w *termWAL) serve() {
 				w.mu.Unlock()
 				return
 			}
-			b, indexes, messages := w.next()
+			g := w.next()
 			w.mu.Unlock()
-			if b == nil {
+			if g == nil {
 				break
 			}
-			handle.AppendAsync(messages, func(out []walimpls.Outcome) { w.answer(generation, b, indexes, out) })
+			handle.AppendAsync(g.messages, func(out []walimpls.Outcome) { w.answer(generation, g, out) })
 		}
 	}
 }
 
-// next marks the queued records of the first sendable batch as sent and returns
-// them; w.mu is held. The messages are a copy: a handle that was given up may
-// still look at what it was handed while the records are stored by another.
-func (w *termWAL) next() (*owner.Batch, []int, []message.Message) {
-	for len(w.sendable) > 0 {
-		if w.sentCalls > 0 && w.sentBytes >= w.opt.MaxSentBytes {
-			return nil, nil, nil
-		}
-		b := w.sendable[0]
-		w.sendable[0] = nil
-		w.sendable = w.sendable[1:]
-		indexes := make([]int, 0, len(b.States))
-		messages := make([]message.Message, 0, len(b.States))
+// group is what the backend is handed at once: the queued records of as many
+// batches as wait. One answer settles them all.
+type group struct {
+	parts    []part
+	messages []message.Message
+	bytes    int
+}
+
+// part is a batch's share of a group.
+type part struct {
+	batch *owner.Batch
+	// indexes are the batch's records that are in the group, nil for all; n
+	// counts them.
+	indexes []int
+	n       int
+}
+
+// index returns the batch's record that the part's k-th is.
+func (p *part) index(k int) int {
+	if p.indexes == nil {
+		return k
+	}
+	return p.indexes[k]
+}
+
+// maxGroupRecords bounds a group; a few of them are under way at once, so that
+// what comes meanwhile makes up the next one.
+const (
+	maxGroupRecords = 4096
+	maxGroups       = 3
+)
+
+// next marks the queued records of the sendable batches as sent and returns
+// them, nil if there are none or enough is under way; w.mu is held. The messages
+// are a copy: a handle that was given up may still look at what it was handed
+// while the records are stored by another.
+func (w *termWAL) next() *group {
+	if len(w.sendable) == 0 || w.sentGroups >= maxGroups || (w.sentGroups > 0 && w.sentBytes >= w.opt.MaxSentBytes) {
+		return nil
+	}
+	g := &group{}
+	n := 0
+	for ; n < len(w.sendable) && len(g.messages) < maxGroupRecords && w.sentBytes+g.bytes < w.opt.MaxSentBytes; n++ {
+		b := w.sendable[n]
+		w.sendable[n] = nil
+		p := part{batch: b}
 		for i, s := range b.States {
 			if s == owner.Queued {
 				b.States[i] = owner.Sent
-				indexes, messages = append(indexes, i), append(messages, b.Messages[i])
+				p.n++
+				g.messages = append(g.messages, b.Messages[i])
+				p.indexes = append(p.indexes, i)
 			}
 		}
-		if len(indexes) > 0 {
-			w.sentBytes += b.Bytes
-			w.sentCalls++
-			return b, indexes, messages
+		if p.n == len(b.States) {
+			p.indexes = nil
+		}
+		if p.n > 0 {
+			g.parts = append(g.parts, p)
+			g.bytes += b.Bytes
 		}
 	}
-	return nil, nil, nil
+	w.sendable = w.sendable[n:]
+	if len(w.sendable) == 0 {
+		w.sendable = nil
+	}
+	if len(g.messages) == 0 {
+		return nil
+	}
+	w.sentBytes += g.bytes
+	w.sentGroups++
+	return g
 }
 
 // answer takes a handle's outcomes. What comes from a handle that was given up
 // is ignored: its records are settled by reading back.
-func (w *termWAL) answer(generation int, b *owner.Batch, indexes []int, out []walimpls.Outcome) {
+func (w *termWAL) answer(generation int, g *group, out []walimpls.Outcome) {
 	w.mu.Lock()
-	if generation != w.generation || w.sentCalls == 0 {
+	if generation != w.generation || w.sentGroups == 0 {
 		w.mu.Unlock()
 		return
 	}
-	w.sentBytes -= b.Bytes
-	w.sentCalls--
-	for k, i := range indexes {
-		o := out[k]
-		switch {
-		case o.State == walimpls.Stored:
-			w.core.SetStored(b, i, o.ID, w.channel.Term, w.channel.Incarnation)
-		case o.State == walimpls.NotStored && !endsHandle(o.Err):
-			w.fail(b, i, o.Err)
-		default:
-			b.States[i] = owner.Unknown
-			if o.State == walimpls.NotStored {
-				b.States[i] = owner.Queued
-			}
-			w.lost, w.lastErr = true, o.Err
+	w.sentBytes -= g.bytes
+	w.sentGroups--
+	due := make([]func(), 0, len(g.parts))
+	for _, p := range g.parts {
+		for k := range p.n {
+			w.outcome(p.batch, p.index(k), &out[k])
+		}
+		out = out[p.n:]
+		if f := w.finish(p.batch); f != nil {
+			due = append(due, f)
 		}
 	}
-	due := w.finish(b)
 	w.settle()
 	w.mu.Unlock()
-	if due != nil {
-		due()
+	for _, f := range due {
+		f()
+	}
+}
+
+// outcome takes the outcome of record i of b; w.mu is held.
+func (w *termWAL) outcome(b *owner.Batch, i int, o *walimpls.Outcome) {
+	switch {
+	case o.State == walimpls.Stored:
+		w.core.SetStored(b, i, o.ID, w.channel.Term, w.channel.Incarnation)
+	case o.State == walimpls.NotStored && !endsHandle(o.Err):
+		w.fail(b, i, o.Err)
+	default:
+		b.States[i] = owner.Unknown
+		if o.State == walimpls.NotStored {
+			b.States[i] = owner.Queued
+		}
+		w.lost, w.lastErr = true, o.Err
 	}
 }
 
@@ -151,7 +207,7 @@ func (w *termWAL) retire() {
 	}
 	w.mu.Lock()
 	w.generation++
-	w.sentBytes, w.sentCalls = 0, 0
+	w.sentBytes, w.sentGroups = 0, 0
 	w.core.Lose()
 	w.sendable = nil
 	w.changed()
@@ -177,7 +233,7 @@ func closeBounded(ctx context.Context, handle walimpls.WAL, log *zap.Logger) {
 func (w *termWAL) awaitAnswers(ctx context.Context) {
 	for {
 		w.mu.Lock()
-		left, change := w.sentCalls, w.change
+		left, change := w.sentGroups, w.progressed()
 		w.mu.Unlock()
 		if left == 0 {
 			return

@@ -43,10 +43,10 @@ type termWAL struct {
 	calls map[*owner.Batch]*call
 	// sendable lists batches with queued records, in tick order.
 	sendable []*owner.Batch
-	// sentBytes counts what the present handle has not answered; answers of
-	// another generation are ignored.
+	// sentBytes and sentGroups count what the present handle has not answered;
+	// answers of another generation are ignored.
 	sentBytes  int
-	sentCalls  int
+	sentGroups int
 	handle     asyncHandle // nil while reopening
 	generation int
 	lost       bool
@@ -57,8 +57,9 @@ type termWAL struct {
 	// time. ends holds who waits for their end.
 	txns map[uint64]*txnClock
 	ends map[uint64]*call
-	// change is closed and replaced on every progress that somebody may wait for.
+	// change is closed and replaced at every progress while somebody waits for it.
 	change  chan struct{}
+	awaited bool
 	readers map[*readerHandle]struct{}
 	// lastPersisted is when the last persisted time tick was accepted.
 	lastPersisted time.Time
@@ -139,8 +140,16 @@ func (w *termWAL) Status() Status {
 
 // changed wakes everybody who waits for progress; w.mu is held.
 func (w *termWAL) changed() {
-	close(w.change)
-	w.change = make(chan struct{})
+	if w.awaited {
+		close(w.change)
+		w.change, w.awaited = make(chan struct{}), false
+	}
+}
+
+// progressed returns the channel that the next progress closes; w.mu is held.
+func (w *termWAL) progressed() <-chan struct{} {
+	w.awaited = true
+	return w.change
 }
 
 func poke(ch chan struct{}) {
