@@ -179,3 +179,17 @@ func texts(units []scanner.Unit) []string {
 	}
 	return out
 }
+
+// waitFor polls a condition that other goroutines make true.
+func waitFor(t *testing.T, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatal("the condition did not come true within 10 s")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (f *fixture) limits() walimpls.Limits { return faultbackend.NewBuilder().Describe().Limits }

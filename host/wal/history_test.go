@@ -125,7 +125,7 @@ func writeTerm(t *testing.T, w WAL, h *history, term int, seed uint64) {
 	for writer := range 10 {
 		wg.Go(func() {
 			rng := rand.New(rand.NewPCG(seed, uint64(writer)))
-			for i := range 12 {
+			for i := range 8 {
 				name := fmt.Sprintf("%d-%d-%d", term, writer, i)
 				if rng.IntN(3) > 0 {
 					r := appendOne(w, rng, message.Message{Type: message.TypeData, Payload: []byte(name)})
