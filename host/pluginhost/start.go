@@ -239,11 +239,12 @@ func (i *instance) describe(ctx context.Context, cfg Config) *failure {
 	case errors.Is(err, walimpls.ErrUnsupported):
 		return failf(ReasonDescription, true, err, "build it with walrig's SDK", "the plugin has no walrig backend in it: %v", err)
 	case err != nil:
-		return failf(ReasonDescription, !walimpls.AsError(err).Retryable, err, "", "the plugin does not describe its backend: %s", walimpls.AsError(err).Message)
+		e := walimpls.AsError(err)
+		return failf(ReasonDescription, !e.Retryable, err, e.Hint, "the plugin failed to describe its backend: %s", e.Message)
 	}
 	if err := desc.Validate(); err != nil {
 		return failf(ReasonDescription, true, err, "the plugin's author has to correct Describe",
-			"its description is not valid: %s", strings.ReplaceAll(err.Error(), "\n", "; "))
+			"its description is not valid: %v", err)
 	}
 	if desc.Backend != cfg.Backend {
 		return failf(ReasonDescription, true, nil, fmt.Sprintf("set backend: %s, or the path of another binary", desc.Backend),
@@ -264,7 +265,7 @@ func (i *instance) configure(ctx context.Context, cfg Config) *failure {
 	if hint == "" {
 		hint = "correct the plugin's config; `walrig plugin describe` lists its keys"
 	}
-	return failf(ReasonConfigure, !e.Retryable, err, hint, "the plugin refused its configuration: %s", e.Message)
+	return failf(ReasonConfigure, !e.Retryable, err, hint, "the plugin refused its configuration: %s", strings.TrimPrefix(e.Message, "configuration: "))
 }
 
 // stop ends the process in an orderly way: it closes the channels, asks it to
