@@ -31,6 +31,8 @@ type BoltOptions struct {
 
 	// openFile replaces os.OpenFile in tests.
 	openFile func(string, int, os.FileMode) (*os.File, error)
+	// noSync leaves out the sync of every write, for tests that make many.
+	noSync bool
 }
 
 var (
@@ -87,7 +89,7 @@ func (c *boltCatalog) open(opt BoltOptions) (err error) {
 		return f, lockAndCheck(f, opt.LockTimeout)
 	}
 	err = c.protect(func() error {
-		db, err := bolt.Open(c.path, 0o600, &bolt.Options{Timeout: opt.LockTimeout, OpenFile: openFile})
+		db, err := bolt.Open(c.path, 0o600, &bolt.Options{Timeout: opt.LockTimeout, OpenFile: openFile, NoSync: opt.noSync, NoGrowSync: opt.noSync})
 		c.db = db
 		return err
 	})
