@@ -28,7 +28,7 @@ func childMain(file string) {
 		panic(err)
 	}
 	var term int64
-	fmt.Sscan(os.Getenv("WALRIG_TEST_FAULT_TERM"), &term)
+	_, _ = fmt.Sscan(os.Getenv("WALRIG_TEST_FAULT_TERM"), &term)
 	w, err := o.Open(context.Background(), rw(channel, term, 1))
 	if err != nil {
 		panic(err)
@@ -41,7 +41,7 @@ func childMain(file string) {
 		}
 		fmt.Fprintln(out, payload)
 		if i%7 == 0 {
-			out.Flush()
+			_ = out.Flush()
 		}
 	}
 }
@@ -70,7 +70,7 @@ func TestAcknowledgedRecordsSurviveAKill(t *testing.T) {
 				check(t, cmd.Process.Kill()) // it goes on appending until this very moment
 			}
 		}
-		stdin.Close()
+		_ = stdin.Close()
 		if err := cmd.Wait(); err == nil || got < 20 {
 			t.Fatalf("term %d: the child ended by itself after %d records: %v", term, got, err)
 		}

@@ -60,7 +60,7 @@ var (
 // as it was.
 func (j *journal) write(frames []byte) error {
 	if j.failed != nil {
-		return fmt.Errorf("%w: %v", errFileFailed, j.failed)
+		return fmt.Errorf("%w: %w", errFileFailed, j.failed)
 	}
 	if j.tail {
 		if err := j.f.Truncate(j.size); err != nil {
@@ -103,7 +103,7 @@ func (j *journal) close() error { return j.f.Close() }
 // fileError turns an error of the file system into one of the contract.
 func fileError(channel, what string, err error) *walimpls.Error {
 	code := walimpls.CodeUnavailable
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+	if (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)) && !errors.Is(err, errFileFailed) {
 		code = walimpls.CodeNoSpace
 	}
 	return walimpls.Errorf(code, channel, "%s: %w", what, err)

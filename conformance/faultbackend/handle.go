@@ -212,7 +212,7 @@ func (h *handle) Close(ctx context.Context) error {
 	}
 	h.mu.Unlock()
 	for _, sc := range scanners {
-		sc.Close()
+		_ = sc.Close() // it never fails
 	}
 	h.opener.forget(h)
 

@@ -76,10 +76,10 @@ func buildOpener(t testing.TB, cfg walimpls.Config, opts ...Option) walimpls.Ope
 
 func (f *fixture) open(t testing.TB, term, incarnation int64) walimpls.WAL {
 	t.Helper()
-	return mustOpen(t, f.ctx, f.Opener, term, incarnation)
+	return mustOpen(f.ctx, t, f.Opener, term, incarnation)
 }
 
-func mustOpen(t testing.TB, ctx context.Context, o walimpls.Opener, term, incarnation int64) walimpls.WAL {
+func mustOpen(ctx context.Context, t testing.TB, o walimpls.Opener, term, incarnation int64) walimpls.WAL {
 	t.Helper()
 	w, err := o.Open(ctx, rw(channel, term, incarnation))
 	check(t, err)
@@ -134,7 +134,7 @@ func scan(t testing.TB, w walimpls.WAL, start walimpls.Start) walimpls.Scanner {
 	t.Helper()
 	sc, err := w.Read(context.Background(), walimpls.ReadOptions{Start: start})
 	check(t, err)
-	t.Cleanup(func() { sc.Close() })
+	t.Cleanup(func() { _ = sc.Close() })
 	return sc
 }
 

@@ -47,7 +47,7 @@ func writeFile(file string, data []byte) error {
 		err = os.Rename(tmp.Name(), file)
 	}
 	if err != nil {
-		os.Remove(tmp.Name())
+		_ = os.Remove(tmp.Name()) // err says what matters
 	}
 	return err
 }

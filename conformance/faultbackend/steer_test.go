@@ -126,7 +126,7 @@ func TestTheStatsFileIsWrittenBeforeTheProcessLeaves(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "stats")
 	var at Stats
 	o := buildOpener(t, walimpls.Config{"stats_file": file, "rules": "append exit 3"}, WithExit(func(int) { at = readStats(t, file) }))
-	appendOne(t.Context(), mustOpen(t, testContext(t), o, 1, 1), "a")
+	appendOne(t.Context(), mustOpen(testContext(t), t, o, 1, 1), "a")
 	check(t, o.Close(t.Context()))
 	if at.Faults["append exit 3 before"] != 1 {
 		t.Fatalf("the file said %+v", at)

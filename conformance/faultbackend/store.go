@@ -114,7 +114,7 @@ func (s *Store) ready(ctx context.Context, create bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		file.close()
+		_ = file.close() // nothing was written
 		return errClosed("", "store")
 	}
 	s.file, s.logs, s.lastNo, s.loaded = file, img.logs, img.lastNo, true
