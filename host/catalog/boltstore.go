@@ -93,7 +93,7 @@ func (c *boltCatalog) open(opt BoltOptions) (err error) {
 		c.db = db
 		return err
 	})
-	if err == nil {
+	if err == nil && !opt.noSync {
 		err = syncFolder(filepath.Dir(c.path))
 	}
 	if err == nil {
