@@ -1,6 +1,8 @@
 package faultbackend
 
 import (
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -98,6 +100,25 @@ func TestBadRulesNameLineAndToken(t *testing.T) {
 		for _, part := range append(want, "line ") {
 			if !strings.Contains(err.Error(), part) {
 				t.Errorf("%q: %v does not say %s", in, err, part)
+			}
+		}
+	}
+}
+
+func TestTheDocumentedRulesAreRules(t *testing.T) {
+	for file, pattern := range map[string]string{
+		"README.md": "(?m)^\\| `([^`]+)` \\|",
+		"doc.go":    `(?m)^//\t((?:append|open|read|close) [^|\n]+)$`,
+	} {
+		text, err := os.ReadFile(file)
+		check(t, err)
+		found := regexp.MustCompile(pattern).FindAllStringSubmatch(string(text), -1)
+		if len(found) < 8 {
+			t.Errorf("%s: found %d rules", file, len(found))
+		}
+		for _, m := range found {
+			if err := CheckRules(m[1]); err != nil {
+				t.Errorf("%s: %v", file, err)
 			}
 		}
 	}
