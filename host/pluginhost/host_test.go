@@ -124,6 +124,7 @@ func gone(t *testing.T, what string, pid int, d time.Duration) {
 }
 
 func TestPluginStartsAndServes(t *testing.T) {
+	t.Parallel()
 	log, logs := observed(zap.DebugLevel)
 	cfg := mode(t, "sdk", "")
 	p := onePlugin(t, cfg, Options{Log: log})
@@ -167,6 +168,7 @@ func TestPluginStartsAndServes(t *testing.T) {
 }
 
 func TestHostNamesItsPlugins(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, Options{Plugins: []Config{{Name: "local", Backend: "none"}, {Name: "kafka-eu", Backend: "none"}}})
 	if p, err := h.Plugin("kafka-eu"); err != nil || p.Name() != "kafka-eu" || p.Backend() != "none" {
 		t.Errorf("%v %v", p, err)
@@ -182,6 +184,7 @@ func TestHostNamesItsPlugins(t *testing.T) {
 }
 
 func TestCrashedPluginIsRestarted(t *testing.T) {
+	t.Parallel()
 	other := mode(t, "sdk", "")
 	other.Name = "other"
 	h := newHost(t, Options{Plugins: []Config{mode(t, "sdk", ""), other}})
@@ -229,6 +232,7 @@ func TestCrashedPluginIsRestarted(t *testing.T) {
 }
 
 func TestHangingPluginIsKilledAndRestarted(t *testing.T) {
+	t.Parallel()
 	cfg := mode(t, "sdk", "")
 	cfg.HealthInterval, cfg.HealthMisses = 300*time.Millisecond, 2
 	p := onePlugin(t, cfg, Options{})
@@ -249,6 +253,7 @@ func TestHangingPluginIsKilledAndRestarted(t *testing.T) {
 
 // P-06: what a plugin has started goes with it, and never holds up a Close.
 func TestGrandchildrenEndWithThePlugin(t *testing.T) {
+	t.Parallel()
 	for _, file := range []string{"pid", "pid.setsid"} {
 		t.Run(file, func(t *testing.T) {
 			pidFile := filepath.Join(t.TempDir(), file)
@@ -289,6 +294,7 @@ func readPid(t *testing.T, file string) int {
 }
 
 func TestCloseIsBoundedAndFinal(t *testing.T) {
+	t.Parallel()
 	for name, ctx := range map[string]context.Context{"with time": context.Background(), "without": func() context.Context {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -333,6 +339,7 @@ func TestCloseIsBoundedAndFinal(t *testing.T) {
 }
 
 func TestOpenWaitsForARunningProcess(t *testing.T) {
+	t.Parallel()
 	p := onePlugin(t, mode(t, "sleep", "700ms"), Options{})
 	if _, err := p.Open(within(t, 100*time.Millisecond), channel("c")); !errors.Is(err, walimpls.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("an open that gives up: %v", err)
@@ -346,6 +353,7 @@ func TestOpenWaitsForARunningProcess(t *testing.T) {
 }
 
 func TestVerifyStartsAndStopsAPlugin(t *testing.T) {
+	t.Parallel()
 	st, d, err := Verify(within(t, 20*time.Second), mode(t, "sdk", ""), Options{})
 	if err != nil || d.Backend != "mem" {
 		t.Fatalf("%+v %v", d, err)

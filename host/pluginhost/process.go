@@ -172,14 +172,18 @@ func (p *process) supervise(stdout, stderr *os.File) {
 	close(p.exited)
 }
 
-// awaitGroup waits until a killed group has no member left, within bounds. If
-// this process has inherited members (it runs as init), it reaps them.
+// awaitGroup waits until no member of a killed group lives, within bounds. If
+// this process inherited members (it runs as init), it reaps them.
 func awaitGroup(pgid int) {
 	deadline := time.Now().Add(groupWait)
-	for wait := time.Millisecond; syscall.Kill(-pgid, 0) == nil && time.Now().Before(deadline); wait = min(2*wait, 50*time.Millisecond) {
-		if n, _ := syscall.Wait4(-pgid, nil, syscall.WNOHANG, nil); n <= 0 {
-			time.Sleep(wait)
+	for wait := time.Millisecond; syscall.Kill(-pgid, 0) == nil; wait = min(2*wait, 50*time.Millisecond) {
+		if n, _ := syscall.Wait4(-pgid, nil, syscall.WNOHANG, nil); n > 0 {
+			continue
 		}
+		if !groupAlive(pgid) || time.Now().After(deadline) {
+			return
+		}
+		time.Sleep(wait)
 	}
 }
 

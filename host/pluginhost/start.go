@@ -86,19 +86,19 @@ func (s *starter) start(ctx context.Context, l *launcher, cfg Config) (*instance
 			t.noise = nil
 		}
 	}
-	return i, i.diagnose(ctx, within, timeout, fail, t.exit).startError(cfg.Name, t)
+	return i, i.diagnose(ctx, within, cfg.Name, timeout, fail, t.exit).startError(cfg.Name, t)
 }
 
 // diagnose replaces a failure that is only the consequence of another one: of
 // the host's stop, of the end of the process, or of the end of the time.
-func (i *instance) diagnose(ctx, within context.Context, timeout time.Duration, fail *failure, exit string) *failure {
+func (i *instance) diagnose(ctx, within context.Context, name string, timeout time.Duration, fail *failure, exit string) *failure {
 	switch {
 	case fail.reason == ReasonConfig || fail.reason == ReasonMissing || fail.reason == ReasonNotExecutable || fail.reason == ReasonPin:
 		return fail
 	case ctx.Err() != nil:
 		return failf(ReasonStopped, false, ctx.Err(), "", "the start was given up")
 	case within.Err() != nil:
-		return failf(ReasonTimeout, false, context.DeadlineExceeded, "see what it waits for, or raise its start_timeout",
+		return failf(ReasonTimeout, false, context.DeadlineExceeded, "see what it waits for, or raise plugins."+name+".start_timeout",
 			"it was not ready within %s: %s", timeout, fail.what)
 	case exit != "" && fail.permanent && i.proc.seen() != nil:
 		return fail // it said what is wrong, and ended
@@ -123,7 +123,7 @@ func (s *starter) run(ctx context.Context, l *launcher, cfg Config, i *instance)
 	}
 	dir, err := s.dirs.get()
 	if err != nil {
-		return failf(ReasonSystem, false, err, "set runtime_dir to a short path that the host can write to", "%v", err)
+		return failf(ReasonSystem, false, err, "set TMPDIR to a folder with a short path that the host can write to", "%v", err)
 	}
 	i.image, fail = openImage(ctx, i.path, cfg.SHA256, dir)
 	if i.image != nil {

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	goplugin "github.com/hashicorp/go-plugin"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -124,7 +125,7 @@ func TestFailedStartIsOneErrorThatSaysEverything(t *testing.T) {
 
 // P-07: whatever goes wrong after the handshake, and however often, nothing is left.
 func TestFailedStartsLeaveNothingBehind(t *testing.T) {
-	rounds := 12
+	rounds := 12 // of each kind; 50 starts with those that hang
 	if testing.Short() {
 		rounds = 2
 	}
@@ -180,6 +181,7 @@ func openFiles(t *testing.T) int {
 
 // P-01: noise before the handshake is skipped, noise after it is read for ever.
 func TestNoiseOnStdoutBreaksNothing(t *testing.T) {
+	t.Parallel()
 	log, logs := observed(zap.InfoLevel)
 	cfg := mode(t, "stdout", "") // 10 MiB through os.Stdout, and a line of 1 MiB
 	cfg.Path = raw(t, `echo hello; printf 'no newline '
@@ -209,6 +211,7 @@ func TestNoiseOnStdoutBreaksNothing(t *testing.T) {
 
 // P-02: a line of 1 MiB, 200,000 short lines and junk, while 1,000 appends run.
 func TestFloodOnStderrHoldsNothingUp(t *testing.T) {
+	t.Parallel()
 	log, logs := observed(zap.InfoLevel)
 	p := onePlugin(t, mode(t, "flood", ""), Options{Log: log})
 	ctx := within(t, 60*time.Second)
@@ -252,7 +255,7 @@ func TestAnyTemporaryFolderWillDo(t *testing.T) {
 		t.Fatal(err)
 	}
 	dirs := map[string]string{"missing": filepath.Join(base, "gone"), "read-only": readOnly}
-	for _, n := range []int{60, 90, 100, 120, 250} {
+	for _, n := range []int{60, 100, 250} {
 		dir := filepath.Join(base, strings.Repeat("x", n-len(base)-1))
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
@@ -308,6 +311,7 @@ func TestSecretsOfTheHostStayThere(t *testing.T) {
 
 // P-11: versions and times at start.
 func TestVersionsAreNegotiatedAndNamedTheRightWayRound(t *testing.T) {
+	t.Parallel()
 	set := plugin.Plugins()[plugin.ProtocolVersion]
 	opt := Options{versions: map[int]goplugin.PluginSet{2: set, 3: set}}
 	_, fail := tryStart(t, mode(t, "versions", "1"), opt)
@@ -341,6 +345,7 @@ func TestStartTimeoutIsTheConfiguredOne(t *testing.T) {
 
 // P-12: the socket is of no use without the host's certificate.
 func TestStrangerCannotUseThePluginsSocket(t *testing.T) {
+	t.Parallel()
 	i, fail := tryStart(t, mode(t, "sdk", ""), Options{})
 	if fail != nil {
 		t.Fatal(fail)
@@ -388,7 +393,7 @@ func foreignCert(t *testing.T) tls.Certificate {
 	t.Helper()
 	cfg := &goplugin.ClientConfig{
 		HandshakeConfig: plugin.Handshake, VersionedPlugins: plugin.Plugins(), AutoMTLS: true, SkipHostEnv: true,
-		Cmd: exec.Command("/bin/false"),
+		Logger: hclog.NewNullLogger(), Cmd: exec.Command("/bin/false"),
 	}
 	_, _ = goplugin.NewClient(cfg).Start()
 	return cfg.TLSConfig.Certificates[0]
@@ -397,6 +402,7 @@ func foreignCert(t *testing.T) tls.Certificate {
 // S-03: a plugin that cannot start is its own problem, and works once the cause
 // is mended.
 func TestPluginWorksOnceTheCauseIsMended(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	broken := mode(t, "sdk", "")
 	broken.Name, broken.Path = "broken", filepath.Join(dir, "walrig-plugin-mem")
@@ -455,6 +461,7 @@ func TestPluginWorksOnceTheCauseIsMended(t *testing.T) {
 // Nothing of a host that is killed with -9 is left, not even a plugin that does
 // not care for the end of its life-line.
 func TestNoOrphanWhenTheHostIsKilled(t *testing.T) {
+	t.Parallel()
 	pidFile := filepath.Join(t.TempDir(), "pid")
 	for name, arg := range map[string]string{
 		"with the SDK":       self(t) + "|sdk|",
