@@ -97,7 +97,7 @@ func (a *app) runAppend(ctx context.Context, opt appendOptions) error {
 	}
 	defer c.Close()
 	if opt.create {
-		if _, _, err := c.CreateChannel(ctx, opt.channel, client.CreateOptions{IfNotExists: true}); err != nil {
+		if err := createIfMissing(ctx, c, opt.channel); err != nil {
 			return err
 		}
 	}
@@ -137,6 +137,13 @@ func (a *app) runAppend(ctx context.Context, opt appendOptions) error {
 	<-run.done
 	run.progress.stop()
 	return a.reportAppend(ctx, opt, run, inputErr)
+}
+
+func createIfMissing(ctx context.Context, c *client.Client, channel string) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_, _, err := c.CreateChannel(ctx, channel, client.CreateOptions{IfNotExists: true})
+	return err
 }
 
 // openInput opens the file; size is 0 if it is not known.
