@@ -2,6 +2,7 @@ package pluginhost
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -21,7 +22,8 @@ func processAttr() *syscall.SysProcAttr {
 // Until it is reaped its pid names its process group and nothing else, so atEnd
 // can kill what is left of the group without hitting a stranger.
 func reap(leader *os.Process, atEnd func()) *os.ProcessState {
-	for unix.Waitid(unix.P_PID, leader.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
+	for errors.Is(unix.Waitid(unix.P_PID, leader.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
+		continue
 	}
 	atEnd()
 	state, _ := leader.Wait()
