@@ -19,13 +19,16 @@ type Catalog interface {
 	Create(ctx context.Context, row Row) error
 	// Get returns a copy of the row.
 	Get(ctx context.Context, channel string) (Row, error)
-	// List returns copies of all rows, sorted by channel.
+	// List returns copies of all rows, sorted by channel. Rows that cannot be
+	// read are left out and named in the error, which comes with the others.
 	List(ctx context.Context) ([]Row, error)
 	// Claim raises the row's term to a strictly higher one and returns the row.
 	Claim(ctx context.Context, channel string, term int64) (Row, error)
 	// Update changes the row if its term is the given one: change gets a copy,
 	// and what it leaves there is written unless it returns an error. It may
-	// not change Channel or Term, and TickBound and TruncatedBefore never go back.
+	// not change Channel or Term, and TickBound and TruncatedBefore (in the order
+	// of its id, within one StoreID) never go back. change may run again if
+	// another write came between.
 	Update(ctx context.Context, channel string, term int64, change func(*Row) error) (Row, error)
 	// Delete removes the row if its term is the given one.
 	Delete(ctx context.Context, channel string, term int64) error

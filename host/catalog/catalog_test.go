@@ -3,6 +3,7 @@ package catalog
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"reflect"
 	"strings"
 	"sync"
@@ -427,6 +428,30 @@ func TestAnUpdateIsRefusedIfTheTermEndsMeanwhile(t *testing.T) {
 		wantError(t, err, walimpls.ErrTermExpired)
 		if row, _ := c.Get(t.Context(), "orders"); row.TickBound != 0 || row.Term != 2 {
 			t.Errorf("the row is %+v", row)
+		}
+	})
+}
+
+// M-22: an id is bytes. Whatever a backend makes of them, the catalog gives back
+// what it was given, and judges nothing.
+func TestAnyIDIsStoredAsItIs(t *testing.T) {
+	ids := []message.ID{"", "\x00", "\xff", "not an id", message.ID(strings.Repeat("\xfe\x00", 1<<19))}
+	rnd := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a repeatable test
+	for range 1000 {
+		b := make([]byte, rnd.IntN(40))
+		for i := range b {
+			b[i] = byte(rnd.Uint32())
+		}
+		ids = append(ids, message.ID(b))
+	}
+	forEachCatalog(t, func(t *testing.T, c Catalog) {
+		want := Row{Channel: "orders", StoreID: "log"}
+		for _, id := range ids {
+			want.Checkpoints = append(want.Checkpoints, Checkpoint{ID: id, Term: 1, Tick: 2})
+		}
+		mustCreate(t, c, want)
+		if got, err := c.Get(t.Context(), "orders"); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("the ids changed, %v", err)
 		}
 	})
 }

@@ -15,7 +15,7 @@
 //     a write below (not: full disk) the handle refuses further writes, because
 //     nobody knows what the disk holds; opening the file again tells.
 //  3. Update may call change more than once, each time with a fresh copy of the
-//     row as it is then; change must not call the catalog. What the last call
+//     row as it is then. What the last call
 //     left is written, or nothing.
 //  4. Channel and Term never change in an Update, TickBound never goes back, and
 //     TruncatedBefore never goes back in the order of its id. Ids of two logs
@@ -37,5 +37,5 @@
 // pages only, and a term that lost a bit must not look like a term.
 //
 // Start reading at catalog.go (the interface), rules.go (what a write may do),
-// then row.go (the encoding) and bolt.go.
+// then row.go (the encoding), bolt.go and boltstore.go.
 package catalog

@@ -148,8 +148,8 @@ mode: swarm
 		`WALRIG_DATADIR: no key has this variable (did you mean "WALRIG_DATA_DIR"?)`,
 		`WALRIG_PLUGINS__LOCAL__BACKEND: plugins cannot be set by a variable: use the file, or --set plugins.local.backend=…`,
 		`--set: want a.b=c, such as --set log.level=debug`,
-		`--set level: level: unknown key (did you mean "log.level"?)`,
-		`--insecure: insecure: "maybe" is not true or false`,
+		`--set level: unknown key (did you mean "log.level"?)`,
+		`--insecure: "maybe" is not true or false`,
 	} {
 		if !slices.Contains(got, want) {
 			t.Errorf("missing: %s", want)

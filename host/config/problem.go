@@ -43,7 +43,8 @@ func (p Problem) String() string {
 	if p.Source.Text != "" && p.Source.Kind != SourceDefault {
 		parts = append(parts, p.Source.Text)
 	}
-	if p.Key != "" {
+	// A flag names its key itself.
+	if p.Key != "" && p.Source.Kind != SourceFlag && p.Source.Text != "--set "+p.Key {
 		parts = append(parts, p.Key)
 	}
 	return strings.Join(append(parts, p.Message), ": ")

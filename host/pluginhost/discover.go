@@ -53,7 +53,7 @@ func discover(cfg Config, opt Options) (string, *failure) {
 		}
 	}
 	return "", failf(ReasonMissing, true, fs.ErrNotExist,
-		fmt.Sprintf("put %s into one of these folders, or set the plugin's path", name),
+		fmt.Sprintf("put %s into one of these folders, or set plugins.%s.path", name, cfg.Name),
 		"no binary %s in %s", name, strings.Join(places, " or "))
 }
 

@@ -102,7 +102,7 @@ type traces struct {
 // startError makes the one error of a failed start out of the failure and the traces.
 func (f *failure) startError(plugin string, t traces) *StartError {
 	var b strings.Builder
-	b.WriteString(f.what)
+	b.WriteString(strings.ReplaceAll(f.what, "\n", "; "))
 	if t.path != "" && !strings.Contains(f.what, t.path) {
 		fmt.Fprintf(&b, "; binary %s", t.path)
 	}

@@ -328,10 +328,12 @@ func listen(t *testing.T, path string) {
 func TestSocketFolderIsShortAndPrivate(t *testing.T) {
 	base := t.TempDir()
 	long := filepath.Join(base, strings.Repeat("x", 250-len(base)))
-	if err := os.MkdirAll(long, 0o755); err != nil {
-		t.Fatal(err)
+	for _, dir := range []string{long, long[:60]} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
-	for name, first := range map[string]string{"250 characters": long, "missing": filepath.Join(base, "gone"), "a file": writeFile(t, filepath.Join(base, "f"), "", 0o644)} {
+	for name, first := range map[string]string{"250 characters": long, "60 characters": long[:60], "missing": filepath.Join(base, "gone"), "a file": writeFile(t, filepath.Join(base, "f"), "", 0o644)} {
 		d := newRunDir([]string{first, os.TempDir()}, zap.NewNop())
 		path, err := d.get()
 		if err != nil {

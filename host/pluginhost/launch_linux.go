@@ -1,7 +1,12 @@
 package pluginhost
 
 import (
+	"bytes"
+	"errors"
 	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -17,9 +22,31 @@ func processAttr() *syscall.SysProcAttr {
 // Until it is reaped its pid names its process group and nothing else, so atEnd
 // can kill what is left of the group without hitting a stranger.
 func reap(leader *os.Process, atEnd func()) *os.ProcessState {
-	for unix.Waitid(unix.P_PID, leader.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
+	for errors.Is(unix.Waitid(unix.P_PID, leader.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
+		continue
 	}
 	atEnd()
 	state, _ := leader.Wait()
 	return state
+}
+
+// groupAlive says whether a process group has a member that is not a zombie. Its
+// zombies wait for init, which takes its time in many containers.
+func groupAlive(pgid int) bool {
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil || len(stats) == 0 {
+		return true
+	}
+	for _, path := range stats {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended
+		}
+		// pid (name) state ppid pgrp …, where the name may have anything in it.
+		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+		if len(fields) > 2 && fields[2] == strconv.Itoa(pgid) && fields[0] != "Z" && fields[0] != "X" {
+			return true
+		}
+	}
+	return false
 }

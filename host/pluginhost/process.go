@@ -42,7 +42,8 @@ type process struct {
 	dir      string // the socket folder
 
 	handshakeText *handshakeReader
-	exited        chan struct{} // closed when the process is reaped and its output is read
+	ended         chan struct{} // closed when the process has ended
+	exited        chan struct{} // closed when it is reaped, too, and its output is read
 
 	mu        sync.Mutex // guards what follows
 	begun     bool       // Start was called
@@ -50,6 +51,7 @@ type process struct {
 	launchErr error      // why there is no proc
 	proc      *os.Process
 	reaped    bool // the pid is not ours any more
+	byItself  bool // it ended before anybody called Kill
 	lifeline  *os.File
 	shake     *handshake
 	state     *os.ProcessState
@@ -58,7 +60,7 @@ type process struct {
 var _ runner.Runner = (*process)(nil)
 
 func newProcess(l *launcher, img *image, out *output) *process {
-	return &process{launcher: l, image: img, out: out, handshakeText: newHandshakeReader(), exited: make(chan struct{})}
+	return &process{launcher: l, image: img, out: out, handshakeText: newHandshakeReader(), ended: make(chan struct{}), exited: make(chan struct{})}
 }
 
 // Start implements runner.Runner. A process that was killed is not started.
@@ -137,6 +139,12 @@ func (p *process) supervise(stdout, stderr *os.File) {
 	reading.Go(func() {
 		s := lineSplitter{fn: p.stdoutLine}
 		s.drain(stdout)
+		// go-plugin kills the process when it gets no handshake. If it is ending by
+		// itself, that must not change how it ended.
+		select {
+		case <-p.ended:
+		case <-time.After(pipeWait):
+		}
 		p.handshakeText.deliver("")
 	})
 	reading.Go(func() {
@@ -146,8 +154,9 @@ func (p *process) supervise(stdout, stderr *os.File) {
 	state := reap(p.proc, func() {
 		_ = p.signalGroup(syscall.SIGKILL)
 		p.mu.Lock()
-		p.reaped = true
+		p.reaped, p.byItself = true, !p.killed
 		p.mu.Unlock()
+		close(p.ended)
 	})
 	awaitGroup(p.proc.Pid)
 	for _, f := range []*os.File{stdout, stderr} {
@@ -163,14 +172,18 @@ func (p *process) supervise(stdout, stderr *os.File) {
 	close(p.exited)
 }
 
-// awaitGroup waits until a killed group has no member left, within bounds. If
-// this process has inherited members (it runs as init), it reaps them.
+// awaitGroup waits until no member of a killed group lives, within bounds. If
+// this process inherited members (it runs as init), it reaps them.
 func awaitGroup(pgid int) {
 	deadline := time.Now().Add(groupWait)
-	for wait := time.Millisecond; syscall.Kill(-pgid, 0) == nil && time.Now().Before(deadline); wait = min(2*wait, 50*time.Millisecond) {
-		if n, _ := syscall.Wait4(-pgid, nil, syscall.WNOHANG, nil); n <= 0 {
-			time.Sleep(wait)
+	for wait := time.Millisecond; syscall.Kill(-pgid, 0) == nil; wait = min(2*wait, 50*time.Millisecond) {
+		if n, _ := syscall.Wait4(-pgid, nil, syscall.WNOHANG, nil); n > 0 {
+			continue
 		}
+		if !groupAlive(pgid) || time.Now().After(deadline) {
+			return
+		}
+		time.Sleep(wait)
 	}
 }
 
@@ -269,7 +282,7 @@ func (p *process) exit() (text string, byItself bool) {
 		return "", false
 	}
 	ws, ok := p.state.Sys().(syscall.WaitStatus)
-	return p.state.String(), !p.killed || !ok || !ws.Signaled() || ws.Signal() != syscall.SIGKILL
+	return p.state.String(), p.byItself || !ok || !ws.Signaled() || ws.Signal() != syscall.SIGKILL
 }
 
 // seen returns the handshake, nil if there was none.

@@ -86,19 +86,19 @@ func (s *starter) start(ctx context.Context, l *launcher, cfg Config) (*instance
 			t.noise = nil
 		}
 	}
-	return i, i.diagnose(ctx, within, timeout, fail, t.exit).startError(cfg.Name, t)
+	return i, i.diagnose(ctx, within, cfg.Name, timeout, fail, t.exit).startError(cfg.Name, t)
 }
 
 // diagnose replaces a failure that is only the consequence of another one: of
 // the host's stop, of the end of the process, or of the end of the time.
-func (i *instance) diagnose(ctx, within context.Context, timeout time.Duration, fail *failure, exit string) *failure {
+func (i *instance) diagnose(ctx, within context.Context, name string, timeout time.Duration, fail *failure, exit string) *failure {
 	switch {
 	case fail.reason == ReasonConfig || fail.reason == ReasonMissing || fail.reason == ReasonNotExecutable || fail.reason == ReasonPin:
 		return fail
 	case ctx.Err() != nil:
 		return failf(ReasonStopped, false, ctx.Err(), "", "the start was given up")
 	case within.Err() != nil:
-		return failf(ReasonTimeout, false, context.DeadlineExceeded, "see what it waits for, or raise its start_timeout",
+		return failf(ReasonTimeout, false, context.DeadlineExceeded, "see what it waits for, or raise plugins."+name+".start_timeout",
 			"it was not ready within %s: %s", timeout, fail.what)
 	case exit != "" && fail.permanent && i.proc.seen() != nil:
 		return fail // it said what is wrong, and ended
@@ -123,7 +123,7 @@ func (s *starter) run(ctx context.Context, l *launcher, cfg Config, i *instance)
 	}
 	dir, err := s.dirs.get()
 	if err != nil {
-		return failf(ReasonSystem, false, err, "set runtime_dir to a short path that the host can write to", "%v", err)
+		return failf(ReasonSystem, false, err, "set TMPDIR to a folder with a short path that the host can write to", "%v", err)
 	}
 	i.image, fail = openImage(ctx, i.path, cfg.SHA256, dir)
 	if i.image != nil {
@@ -239,11 +239,12 @@ func (i *instance) describe(ctx context.Context, cfg Config) *failure {
 	case errors.Is(err, walimpls.ErrUnsupported):
 		return failf(ReasonDescription, true, err, "build it with walrig's SDK", "the plugin has no walrig backend in it: %v", err)
 	case err != nil:
-		return failf(ReasonDescription, !walimpls.AsError(err).Retryable, err, "", "the plugin does not describe its backend: %s", walimpls.AsError(err).Message)
+		e := walimpls.AsError(err)
+		return failf(ReasonDescription, !e.Retryable, err, e.Hint, "the plugin failed to describe its backend: %s", e.Message)
 	}
 	if err := desc.Validate(); err != nil {
 		return failf(ReasonDescription, true, err, "the plugin's author has to correct Describe",
-			"its description is not valid: %s", strings.ReplaceAll(err.Error(), "\n", "; "))
+			"its description is not valid: %v", err)
 	}
 	if desc.Backend != cfg.Backend {
 		return failf(ReasonDescription, true, nil, fmt.Sprintf("set backend: %s, or the path of another binary", desc.Backend),
@@ -264,7 +265,7 @@ func (i *instance) configure(ctx context.Context, cfg Config) *failure {
 	if hint == "" {
 		hint = "correct the plugin's config; `walrig plugin describe` lists its keys"
 	}
-	return failf(ReasonConfigure, !e.Retryable, err, hint, "the plugin refused its configuration: %s", e.Message)
+	return failf(ReasonConfigure, !e.Retryable, err, hint, "the plugin refused its configuration: %s", strings.TrimPrefix(e.Message, "configuration: "))
 }
 
 // stop ends the process in an orderly way: it closes the channels, asks it to

@@ -2,7 +2,6 @@ package pluginhost
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -137,7 +136,7 @@ func (s *supervisor) launch(ctx context.Context) (eventKind, time.Time) {
 			s.first = fail
 		}
 	})
-	if text := fail.Error(); text != s.reported {
+	if text := fail.Error(); text != s.reported && ctx.Err() == nil {
 		s.reported = text
 		s.log.Error("plugin did not start", zap.String("error", text), zap.String("hint", fail.Err.Hint), zap.Bool("permanent", fail.Permanent))
 	} else {
@@ -311,7 +310,7 @@ func (s *supervisor) shutdown() {
 			s.left = left
 			s.status.PID, s.status.LastExit = i.proc.pid(), text
 		})
-		s.log.Info("plugin stopped", zap.String("exit", fmt.Sprint(text)))
+		s.log.Info("plugin stopped", zap.String("exit", text))
 	}
 }
 

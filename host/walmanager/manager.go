@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -77,12 +78,10 @@ func (m *Manager) drive(ctx context.Context, c call, channel string, term int64)
 		}
 		// The name is being forgotten: what it had open must be closed before
 		// anything of the same name is opened.
-		select {
-		case <-l.idle():
-			m.drop(channel, l)
-		case <-ctx.Done():
+		if !within(ctx, l.idle()) {
 			return gaveUp(ctx, channel, c.op, term)
 		}
+		m.drop(channel, l)
 	}
 }
 
@@ -154,15 +153,13 @@ func (m *Manager) Forget(ctx context.Context, channel string) error {
 		return nil
 	}
 	l.stop(ctx, forgotten(channel))
-	select {
-	case <-l.idle():
-		m.drop(channel, l)
-		return nil
-	case <-ctx.Done():
+	if !within(ctx, l.idle()) {
 		err := walimpls.Errorf(walimpls.CodeTimeout, channel, "forget: its wal is still being closed: %w", ctx.Err())
 		err.Hint = "repeat the call"
 		return err
 	}
+	m.drop(channel, l)
+	return nil
 }
 
 // drop removes a lifetime that has ended, unless another has taken its place.
@@ -174,11 +171,16 @@ func (m *Manager) drop(channel string, l *lifetime) {
 	}
 }
 
+// closeBudget bounds Close: the grace period of the WALs, and as much again for
+// those that are late and for the opener.
+const closeBudget = 2 * walimpls.GracePeriod
+
 // Close refuses every further call with ErrShutdown, cancels what is being
-// opened, closes every WAL and then the opener. It waits for that within ctx and
-// within walimpls.GracePeriod for each of the two; what hangs longer is named in
-// the error and closed by its own goroutine if it ever comes back. A second
-// Close waits for the first and returns its result.
+// opened, closes every WAL and then the opener. It takes until the end of ctx,
+// or closeBudget, at most: half of that for the WALs to close, a tenth more to
+// wait for them, and the rest for the opener. What hangs longer is named in the
+// error and closed by its own goroutine if it ever comes back. A second Close
+// waits for the first and returns its result.
 func (m *Manager) Close(ctx context.Context) error {
 	m.mu.Lock()
 	if done := m.closing; done != nil {
@@ -209,16 +211,22 @@ func (m *Manager) shutDown(ctx context.Context) error {
 	}
 	m.mu.RUnlock()
 
-	bound, cancel := context.WithTimeout(ctx, walimpls.GracePeriod)
-	defer cancel()
-	for _, l := range lifetimes {
-		l.stop(bound, shutdown())
+	budget := closeBudget
+	if deadline, ok := ctx.Deadline(); ok {
+		budget = min(budget, time.Until(deadline))
 	}
+	ctx, cancel := context.WithTimeout(ctx, budget)
+	defer cancel()
+	closeCtx, cancelClose := context.WithTimeout(ctx, budget/2)
+	defer cancelClose()
+	for _, l := range lifetimes {
+		l.stop(closeCtx, shutdown())
+	}
+	bound, cancelBound := context.WithTimeout(ctx, budget/2+budget/10)
+	defer cancelBound()
 	var errs []error
 	for name, l := range lifetimes {
-		select {
-		case <-l.idle():
-		case <-bound.Done():
+		if !within(bound, l.idle()) {
 			errs = append(errs, walimpls.Errorf(walimpls.CodeUnavailable, name, "its wal did not close in time: %w", bound.Err()))
 		}
 	}
@@ -230,21 +238,30 @@ func (m *Manager) closeOpener(ctx context.Context) error {
 	if m.opener == nil {
 		return nil
 	}
-	bound, cancel := context.WithTimeout(ctx, walimpls.GracePeriod)
-	closed := make(chan error, 1)
+	var err error
+	closed := make(chan struct{})
 	go func() {
-		defer cancel()
-		closed <- protect("the opener's close", func() error { return m.opener.Close(bound) })
+		defer close(closed)
+		err = protect("the opener's close", func() error { return m.opener.Close(ctx) })
 	}()
+	if !within(ctx, closed) {
+		return walimpls.Errorf(walimpls.CodeUnavailable, "", "the wal opener did not close in time: %w", ctx.Err())
+	}
+	return err
+}
+
+// within waits for done until ctx ends. If both are true it is in time: select
+// alone would toss a coin.
+func within(ctx context.Context, done <-chan struct{}) bool {
 	select {
-	case err := <-closed:
-		return err
-	case <-bound.Done():
+	case <-done:
+		return true
+	case <-ctx.Done():
 	}
 	select {
-	case err := <-closed:
-		return err
+	case <-done:
+		return true
 	default:
-		return walimpls.Errorf(walimpls.CodeUnavailable, "", "the wal opener did not close in time: %w", bound.Err())
+		return false
 	}
 }

@@ -1,7 +1,6 @@
 package walimpls
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -92,13 +91,10 @@ func (c Config) Decode(fields []ConfigField) (Values, error) {
 			}
 			raw = f.Default
 		}
-		v, err := f.Type.parse(raw)
-		if err == nil && len(f.OneOf) > 0 && !slices.Contains(f.OneOf, v.(string)) {
-			err = fmt.Errorf("%q is not one of %s", v, strings.Join(f.OneOf, ", "))
-		}
+		v, err := f.parse(raw)
 		if err != nil {
 			if f.Secret {
-				err = errors.New("the value is not a " + string(f.Type))
+				err = fmt.Errorf("the value, which is a secret and not shown, is not a valid %s", f.Type)
 			}
 			problems = append(problems, fmt.Sprintf("key %q: %v", f.Name, err))
 			continue
@@ -114,6 +110,19 @@ func (c Config) Decode(fields []ConfigField) (Values, error) {
 		return nil, Errorf(CodeInvalidArgument, "", "configuration: %s", strings.Join(problems, "; "))
 	}
 	return values, nil
+}
+
+// parse turns a written value into the Go value of the field and checks OneOf. A
+// key without value and default is the zero value, whatever OneOf says.
+func (f ConfigField) parse(raw any) (any, error) {
+	v, err := f.Type.parse(raw)
+	if err != nil || raw == nil || len(f.OneOf) == 0 {
+		return v, err
+	}
+	if text, ok := v.(string); !ok || !slices.Contains(f.OneOf, text) {
+		return nil, fmt.Errorf("%q is not one of %s", fmt.Sprint(v), strings.Join(f.OneOf, ", "))
+	}
+	return v, nil
 }
 
 // parse turns a written value into the Go value of the type; nil becomes zero.

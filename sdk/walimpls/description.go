@@ -121,9 +121,12 @@ func (d Description) Validate() error {
 			bad("config field %q is required and has a default", f.Name)
 		}
 		if f.Default != nil {
-			if _, err := f.Type.parse(f.Default); err != nil {
+			if _, err := f.parse(f.Default); err != nil {
 				bad("config field %q: its default: %v", f.Name, err)
 			}
+		}
+		if len(f.OneOf) > 0 && f.Type != ConfigString {
+			bad("config field %q: only a string can have OneOf", f.Name)
 		}
 		if !f.Type.valid() {
 			bad("config field %q: type %q is not known", f.Name, f.Type)

@@ -281,7 +281,12 @@ func (e *BatchError) Error() string {
 	var n [3]int
 	var first error
 	for _, o := range e.Outcomes {
-		n[o.State]++
+		switch o.State {
+		case Stored, NotStored:
+			n[o.State]++
+		default: // a state that this version does not know promises nothing
+			n[Unknown]++
+		}
 		if first == nil {
 			first = o.Err
 		}
@@ -297,11 +302,15 @@ func (e *BatchError) Error() string {
 // Unwrap returns the outcomes' distinct errors.
 func (e *BatchError) Unwrap() []error {
 	var errs []error
+	var last *Error
 	for _, o := range e.Outcomes {
 		//nolint:errorlint // one error object shared by neighbours is listed once; wrapping does not matter
-		if o.Err != nil && (len(errs) == 0 || errs[len(errs)-1] != o.Err) {
-			errs = append(errs, o.Err)
+		own, _ := o.Err.(*Error)
+		if o.Err == nil || (own != nil && own == last) {
+			continue
 		}
+		last = own
+		errs = append(errs, o.Err)
 	}
 	return errs
 }

@@ -55,14 +55,14 @@ func run(args []string) int {
 }
 
 func (a *app) run(ctx context.Context, args []string) int {
-	// A command line that cannot be parsed must fail in the form it asks for.
-	a.output = wantedOutput(args)
 	root := a.rootCmd()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	code := exitCode(ctx, err)
-	if err != nil && code != walimpls.ExitOK && (a.output == outputJSON || !isBareInterrupt(err)) {
-		printError(a.stderr, a.output == outputJSON, err)
+	// A command line that cannot be parsed must fail in the form it asks for too.
+	asJSON := a.output == outputJSON || wantedOutput(args) == outputJSON
+	if code != walimpls.ExitOK && (asJSON || !isBareInterrupt(err)) {
+		printError(a.stderr, asJSON, err)
 	}
 	return code
 }

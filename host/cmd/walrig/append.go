@@ -59,6 +59,9 @@ The outcome is stored, not_stored or unknown.`,
 		ValidArgsFunction: a.completeChannel,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opt.channel = args[0]
+			if opt.nul && opt.whole {
+				return usageError(helpHint(cmd), "--null and --whole exclude each other")
+			}
 			return a.runAppend(cmd.Context(), opt)
 		},
 	}
@@ -70,7 +73,6 @@ The outcome is stored, not_stored or unknown.`,
 	f.BoolVarP(&opt.nul, "null", "0", false, "split the input at NUL bytes instead of line ends")
 	f.BoolVar(&opt.whole, "whole", false, "make one record of the entire input")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress bar")
-	cmd.MarkFlagsMutuallyExclusive("null", "whole")
 	return cmd
 }
 
@@ -95,7 +97,7 @@ func (a *app) runAppend(ctx context.Context, opt appendOptions) error {
 	}
 	defer c.Close()
 	if opt.create {
-		if _, _, err := c.CreateChannel(ctx, opt.channel, client.CreateOptions{IfNotExists: true}); err != nil {
+		if err := createIfMissing(ctx, c, opt.channel); err != nil {
 			return err
 		}
 	}
@@ -119,7 +121,7 @@ func (a *app) runAppend(ctx context.Context, opt appendOptions) error {
 	if opt.nul {
 		delim = 0
 	}
-	split := newSplitter(input, delim, opt.whole, func() int64 { return maxRecord(ctx, c, opt.channel) })
+	split := newSplitter(input, delim, opt.whole, opt.channel, func() int64 { return maxRecord(ctx, c, opt.channel) })
 	run := &appendRun{
 		appender: appender, record: client.Record{VChannel: opt.vchannel, Properties: properties},
 		pending: make(chan sentRecord, pendingRecords), stop: make(chan struct{}), done: make(chan struct{}),
@@ -135,6 +137,13 @@ func (a *app) runAppend(ctx context.Context, opt appendOptions) error {
 	<-run.done
 	run.progress.stop()
 	return a.reportAppend(ctx, opt, run, inputErr)
+}
+
+func createIfMissing(ctx context.Context, c *client.Client, channel string) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_, _, err := c.CreateChannel(ctx, channel, client.CreateOptions{IfNotExists: true})
+	return err
 }
 
 // openInput opens the file; size is 0 if it is not known.

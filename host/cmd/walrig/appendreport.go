@@ -82,14 +82,18 @@ func appendFailure(ctx context.Context, opt appendOptions, t *tally, inputErr er
 }
 
 func appendSummary(channel string, t *tally, elapsed time.Duration) string {
-	s := fmt.Sprintf("appended %s (%s) to %s in %s", countText(t.stored, "record"), bytesText(t.bytes), channel, durationText(elapsed))
-	switch {
-	case t.stored == 1:
-		s += ", id " + t.firstID
-	case t.stored > 1:
-		s += fmt.Sprintf(", ids %s to %s", t.firstID, t.lastID)
+	return fmt.Sprintf("appended %s (%s) to %s in %s", countText(t.stored, "record"), bytesText(t.bytes), channel, durationText(elapsed)) + idsText(t, ", ", "")
+}
+
+// idsText names the first and the last id that were stored, nothing if none was.
+func idsText(t *tally, before, behind string) string {
+	switch t.stored {
+	case 0:
+		return ""
+	case 1:
+		return before + "id " + t.firstID + behind
 	}
-	return s
+	return before + "ids " + t.firstID + " to " + t.lastID + behind
 }
 
 func durationText(d time.Duration) string {
@@ -105,11 +109,11 @@ func appendHint(opt appendOptions, t *tally, err error) string {
 	if opt.whole {
 		return walimpls.AsError(err).Hint
 	}
-	stored := countText(t.stored, "record") + " stored"
-	if t.stored > 0 {
-		stored += fmt.Sprintf(" (ids %s to %s)", t.firstID, t.lastID)
+	var parts []string
+	if cause := walimpls.AsError(t.firstErr); t.firstErr != nil && cause.Hint != "" {
+		parts = append(parts, cause.Hint)
 	}
-	parts := []string{stored}
+	parts = append(parts, countText(t.stored, "record")+" stored"+idsText(t, " (", ")"))
 	if lost := t.notStored.below(t.resume()); len(lost) > 0 {
 		parts = append(parts, "not stored though later ones are: "+lost.String())
 	}
@@ -117,9 +121,6 @@ func appendHint(opt appendOptions, t *tally, err error) string {
 		parts = append(parts, "stored or not, read the channel to see: "+t.unknown.String())
 	}
 	parts = append(parts, fmt.Sprintf("nothing from line %d on was appended, resume with `%s`", t.resume(), resumeCommand(opt, t.resume())))
-	if cause := walimpls.AsError(t.firstErr); t.firstErr != nil && cause.Hint != "" {
-		parts = append(parts, cause.Hint)
-	}
 	return strings.Join(parts, "; ")
 }
 

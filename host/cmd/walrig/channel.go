@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -50,7 +49,9 @@ while the host that it belonged to still runs.`,
 	f.StringVar(&opt.Plugin, "plugin", "", "plugin that stores it (default: the host's default_plugin)")
 	f.Int64Var(&opt.Term, "term", 0, "open it at this term (mode cluster)")
 	f.BoolVar(&opt.Adopt, "adopt", false, "continue a log that is in the store already")
-	_ = cmd.RegisterFlagCompletionFunc("plugin", a.completePlugin)
+	_ = cmd.RegisterFlagCompletionFunc("plugin", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return a.completePluginName(cmd)
+	})
 	return cmd
 }
 
@@ -223,49 +224,4 @@ func jsonLines[T any](o out, objects []T) error {
 		}
 	}
 	return nil
-}
-
-// completeTimeout keeps completion from making the shell wait.
-const completeTimeout = 800 * time.Millisecond
-
-func (a *app) completeChannel(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveDefault
-	}
-	return a.complete(cmd, func(ctx context.Context, c *client.Client) ([]string, error) {
-		channels, err := c.ListChannels(ctx)
-		return convert(channels, (*walv1.ChannelStatus).GetName), err
-	})
-}
-
-func (a *app) completePlugin(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveDefault
-	}
-	names, directive := a.complete(cmd, func(ctx context.Context, c *client.Client) ([]string, error) {
-		plugins, err := c.ListPlugins(ctx)
-		return convert(plugins, (*walv1.PluginStatus).GetName), err
-	})
-	if isPath(typed) {
-		return nil, cobra.ShellCompDirectiveDefault
-	}
-	return names, directive
-}
-
-func (a *app) complete(cmd *cobra.Command, list func(context.Context, *client.Client) ([]string, error)) ([]string, cobra.ShellCompDirective) {
-	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
-	defer cancel()
-	if err := a.checkGlobals(cmd); err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	c, err := a.dial(ctx)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	defer c.Close()
-	names, err := list(ctx, c)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
 }

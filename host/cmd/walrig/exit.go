@@ -76,14 +76,9 @@ type errorJSON struct {
 
 func toErrorJSON(err error) errorJSON {
 	e := walimpls.AsError(err)
-	out := errorJSON{Code: e.Code, Message: err.Error(), Hint: optional(e.Hint), Retryable: e.Retryable, Channel: optional(e.Channel)}
-	if out.Message == e.Error() {
-		// The code and the channel have fields of their own.
-		out.Message = e.Message
-		if out.Message == "" {
-			out.Message = e.Code.Info().Doc
-		}
-	}
+	// The code and the channel have fields of their own.
+	message := strings.Replace(err.Error(), e.Error(), bareMessage(e), 1)
+	out := errorJSON{Code: e.Code, Message: message, Hint: optional(e.Hint), Retryable: e.Retryable, Channel: optional(e.Channel)}
 	var lost *client.PositionLostError
 	if errors.As(err, &lost) {
 		out.Earliest, out.Latest = &lost.EarliestText, &lost.LatestText
@@ -102,6 +97,13 @@ func toErrorJSON(err error) errorJSON {
 		}
 	}
 	return out
+}
+
+func bareMessage(e *walimpls.Error) string {
+	if e.Message == "" {
+		return e.Code.Info().Doc
+	}
+	return e.Message
 }
 
 // optional returns nil for "", which JSON shows as null.

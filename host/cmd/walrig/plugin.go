@@ -51,17 +51,21 @@ func (a *app) pluginListCmd() *cobra.Command {
 }
 
 func (a *app) pluginDescribeCmd() *cobra.Command {
-	return &cobra.Command{
+	var sets []string
+	cmd := &cobra.Command{
 		Use: "describe PLUGIN", Short: "Show what a plugin's backend is, can do, and takes as configuration", Args: needs("PLUGIN"),
 		ValidArgsFunction: a.completePlugin,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if isPath(args[0]) {
-				st, desc, err := a.verifyBinary(cmd.Context(), args[0], nil)
+				st, desc, err := a.verifyBinary(cmd.Context(), args[0], sets)
 				// A binary that was described but wants a configuration is good enough here.
 				if err != nil && desc.Backend == "" {
 					return err
 				}
 				return a.printDescription("", localPlugin(st), toDescription(desc))
+			}
+			if len(sets) > 0 {
+				return setNeedsPath(args[0])
 			}
 			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				resp, err := c.DescribePlugin(ctx, args[0])
@@ -72,6 +76,12 @@ func (a *app) pluginDescribeCmd() *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().StringArrayVar(&sets, "set", nil, "configuration of a binary, as key=value; may be repeated")
+	return cmd
+}
+
+func setNeedsPath(plugin string) error {
+	return usageError("change the host's configuration, or give the path of a binary", "--set is for the path of a binary; %q is a configured plugin", plugin)
 }
 
 func (a *app) pluginVerifyCmd() *cobra.Command {
@@ -88,7 +98,7 @@ configuration is given with --set.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !isPath(args[0]) {
 				if len(sets) > 0 {
-					return usageError("change the host's configuration, or give the path of a binary", "--set is for the path of a binary; %q is a configured plugin", args[0])
+					return setNeedsPath(args[0])
 				}
 				return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 					resp, err := c.VerifyPlugin(ctx, args[0])
@@ -105,7 +115,7 @@ configuration is given with --set.`,
 			return a.printDescription("verified", localPlugin(st), toDescription(desc))
 		},
 	}
-	cmd.Flags().StringArrayVar(&sets, "set", nil, "configuration of the plugin, as key=value; may be repeated")
+	cmd.Flags().StringArrayVar(&sets, "set", nil, "configuration of a binary, as key=value; may be repeated")
 	return cmd
 }
 

@@ -31,13 +31,15 @@ type splitter struct {
 	limit func() int64
 	known int64
 	// line is the number of the record that next returned last, from 1.
-	line  int64
-	arena []byte
-	done  bool
+	line int64
+	// channel is for the error.
+	channel string
+	arena   []byte
+	done    bool
 }
 
-func newSplitter(r io.Reader, delim byte, whole bool, limit func() int64) *splitter {
-	return &splitter{r: bufio.NewReaderSize(r, splitBuffer), delim: delim, whole: whole, limit: limit}
+func newSplitter(r io.Reader, delim byte, whole bool, channel string, limit func() int64) *splitter {
+	return &splitter{r: bufio.NewReaderSize(r, splitBuffer), delim: delim, whole: whole, channel: channel, limit: limit}
 }
 
 // next returns the next record, which belongs to the caller. It ends with
@@ -92,8 +94,8 @@ func (s *splitter) check(size int64) error {
 	if size <= s.known {
 		return nil
 	}
-	e := walimpls.Errorf(walimpls.CodeTooLarge, "", "the record is larger than %s, the most that the backend takes", bytesText(s.known))
-	e.Hint = "nothing of it was stored; split it, or use a backend with a higher limit"
+	e := walimpls.Errorf(walimpls.CodeTooLarge, s.channel, "the record is larger than %s, the most that the backend takes", bytesText(s.known))
+	e.Hint = "split the record, or use a backend with a higher limit"
 	return e
 }
 

@@ -57,7 +57,7 @@ func TestInputIsSplitAtTheDelimiterOnly(t *testing.T) {
 		{"a\nb\n", '\n', true, []string{"a\nb\n"}},
 		{"", '\n', true, []string{""}},
 	} {
-		got := splitAll(t, newSplitter(strings.NewReader(c.in), c.delim, c.whole, noLimit))
+		got := splitAll(t, newSplitter(strings.NewReader(c.in), c.delim, c.whole, "orders", noLimit))
 		if fmt.Sprintf("%q", got) != fmt.Sprintf("%q", c.want) {
 			t.Errorf("%q split at %q (whole %v): %q, want %q", c.in, c.delim, c.whole, got, c.want)
 		}
@@ -76,7 +76,7 @@ func TestSplitAndRawOutputAreInverse(t *testing.T) {
 			input = append(append(input, p...), '\n')
 		}
 		var output []byte
-		for _, rec := range splitAll(r, newSplitter(iotest.HalfReader(bytes.NewReader(input)), '\n', false, noLimit)) {
+		for _, rec := range splitAll(r, newSplitter(iotest.HalfReader(bytes.NewReader(input)), '\n', false, "orders", noLimit)) {
 			output = append(append(output, rec...), '\n')
 		}
 		if !bytes.Equal(input, output) {
@@ -89,7 +89,7 @@ func TestRecordAboveTheLimitIsRefusedWithoutBeingRead(t *testing.T) {
 	asked := 0
 	limit := func() int64 { asked++; return 1 << 20 }
 	endless := io.MultiReader(strings.NewReader("first\n"), &zeros{})
-	s := newSplitter(endless, '\n', false, limit)
+	s := newSplitter(endless, '\n', false, "orders", limit)
 	if rec, err := s.next(); err != nil || string(rec) != "first" {
 		t.Fatalf("first record: %q, %v", rec, err)
 	}
@@ -101,7 +101,7 @@ func TestRecordAboveTheLimitIsRefusedWithoutBeingRead(t *testing.T) {
 		t.Errorf("after the end: %v", err)
 	}
 	exact := strings.Repeat("y", 1<<20)
-	if got := splitAll(t, newSplitter(strings.NewReader(exact+"\n"+exact), '\n', false, limit)); len(got) != 2 || got[0] != exact {
+	if got := splitAll(t, newSplitter(strings.NewReader(exact+"\n"+exact), '\n', false, "orders", limit)); len(got) != 2 || got[0] != exact {
 		t.Errorf("records of exactly the limit: %d", len(got))
 	}
 }
@@ -111,7 +111,7 @@ type zeros struct{}
 func (*zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 func TestInputErrorIsReported(t *testing.T) {
-	s := newSplitter(io.MultiReader(strings.NewReader("a\nb"), iotest.ErrReader(syscall.EIO)), '\n', false, noLimit)
+	s := newSplitter(io.MultiReader(strings.NewReader("a\nb"), iotest.ErrReader(syscall.EIO)), '\n', false, "orders", noLimit)
 	if rec, err := s.next(); err != nil || string(rec) != "a" {
 		t.Fatalf("%q, %v", rec, err)
 	}

@@ -805,8 +805,12 @@ func (x *AppendRequest) GetRecords() []*v1.Record {
 type AppendResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Sequence uint64                 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// ids are the ids of the batch, one a record, if error is not set.
-	Ids           [][]byte  `protobuf:"bytes,2,rep,name=ids,proto3" json:"ids,omitempty"`
+	// ids are the ids of the batch, one a record and ascending along the stream, if
+	// error is not set.
+	Ids [][]byte `protobuf:"bytes,2,rep,name=ids,proto3" json:"ids,omitempty"`
+	// error has one outcome a record. An error without outcomes means that no
+	// record was handed to the store, unless its code is "unknown_outcome". After
+	// an unknown outcome every later request is answered with "not stored".
 	Error         *v1.Error `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -869,7 +873,9 @@ type ReadRequest struct {
 	Start *ReadStart `protobuf:"bytes,1,opt,name=start,proto3" json:"start,omitempty"`
 	// records and bytes are credit that is added to what the plugin may send.
 	// The plugin sends while both are above zero; a batch may overdraw bytes by
-	// its last record.
+	// its last record. The bytes of a record are those of its payload, its vchannel
+	// and its properties' keys and values. The first message's credit is also how
+	// far the host lets the plugin read ahead at all.
 	Records       int64 `protobuf:"varint,2,opt,name=records,proto3" json:"records,omitempty"`
 	Bytes         int64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields

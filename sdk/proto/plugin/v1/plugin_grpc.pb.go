@@ -46,12 +46,17 @@ type BackendServiceClient interface {
 	// Configure checks the configuration and builds the backend. It never touches
 	// the store. It succeeds at most once in the life of a process.
 	Configure(ctx context.Context, in *ConfigureRequest, opts ...grpc.CallOption) (*ConfigureResponse, error)
-	// Open opens a channel and returns a handle for the calls below.
+	// Open opens a channel and returns a handle for the calls below. A handle that
+	// gets no Append stream within 30 s is closed: the answer was lost.
 	Open(ctx context.Context, in *OpenRequest, opts ...grpc.CallOption) (*OpenResponse, error)
 	Drop(ctx context.Context, in *DropRequest, opts ...grpc.CallOption) (*DropResponse, error)
-	// Append is one stream per open handle. The plugin commits everything that
-	// waits at once, in the order of the stream, and answers every request once,
-	// in order.
+	// Append is one stream per open handle, read-only ones too. The host opens it
+	// right behind Open; its first message holds the handle alone, and the plugin
+	// answers with an empty response of sequence 0. After that the plugin commits
+	// everything that waits at once, in the order of the stream, and answers every
+	// request once, in order. The stream is the handle's life-line: when it ends,
+	// in whatever way, the plugin closes the handle. A half-close by the host means
+	// "no more"; what came before it is still answered.
 	Append(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AppendRequest, AppendResponse], error)
 	// Read is one stream per scanner: batches one way, credit the other.
 	Read(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ReadRequest, ReadResponse], error)
@@ -177,12 +182,17 @@ type BackendServiceServer interface {
 	// Configure checks the configuration and builds the backend. It never touches
 	// the store. It succeeds at most once in the life of a process.
 	Configure(context.Context, *ConfigureRequest) (*ConfigureResponse, error)
-	// Open opens a channel and returns a handle for the calls below.
+	// Open opens a channel and returns a handle for the calls below. A handle that
+	// gets no Append stream within 30 s is closed: the answer was lost.
 	Open(context.Context, *OpenRequest) (*OpenResponse, error)
 	Drop(context.Context, *DropRequest) (*DropResponse, error)
-	// Append is one stream per open handle. The plugin commits everything that
-	// waits at once, in the order of the stream, and answers every request once,
-	// in order.
+	// Append is one stream per open handle, read-only ones too. The host opens it
+	// right behind Open; its first message holds the handle alone, and the plugin
+	// answers with an empty response of sequence 0. After that the plugin commits
+	// everything that waits at once, in the order of the stream, and answers every
+	// request once, in order. The stream is the handle's life-line: when it ends,
+	// in whatever way, the plugin closes the handle. A half-close by the host means
+	// "no more"; what came before it is still answered.
 	Append(grpc.BidiStreamingServer[AppendRequest, AppendResponse]) error
 	// Read is one stream per scanner: batches one way, credit the other.
 	Read(grpc.BidiStreamingServer[ReadRequest, ReadResponse]) error
