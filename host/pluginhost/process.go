@@ -137,7 +137,8 @@ func (p *process) launch() error {
 func (p *process) supervise(stdout, stderr *os.File) {
 	var reading sync.WaitGroup
 	reading.Go(func() {
-		s := lineSplitter{fn: p.stdoutLine}
+		s := lineSplitter{}
+		s.fn = func(line []byte, cut int) { p.stdoutLine(line, cut, s.end) }
 		s.drain(stdout)
 		// go-plugin kills the process when it gets no handshake. If it is ending by
 		// itself, that must not change how it ended.
@@ -187,8 +188,9 @@ func awaitGroup(pgid int) {
 	}
 }
 
-// stdoutLine looks for the handshake; everything else on stdout is only logged.
-func (p *process) stdoutLine(line []byte, cut int) {
+// stdoutLine looks for the handshake, at the end of a line that was cut, too;
+// everything else on stdout is only logged.
+func (p *process) stdoutLine(line []byte, cut int, end []byte) {
 	p.mu.Lock()
 	shaken := p.shake != nil
 	p.mu.Unlock()
@@ -196,8 +198,12 @@ func (p *process) stdoutLine(line []byte, cut int) {
 		p.out.stdout(line, cut)
 		return
 	}
-	h, ok := parseHandshake(line)
-	if !ok || cut > 0 {
+	searched := line
+	if cut > 0 {
+		searched = end
+	}
+	h, ok := parseHandshake(searched)
+	if !ok {
 		p.out.beforeHandshake(line, cut)
 		return
 	}

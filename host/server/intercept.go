@@ -87,7 +87,7 @@ func (s *Server) callContext(ctx context.Context) (context.Context, context.Canc
 	if !has {
 		return ctx, stop
 	}
-	margin := min(max(time.Until(deadline)/10, 0), 300*time.Millisecond)
+	margin := min(max(time.Until(deadline)/5, 0), 300*time.Millisecond)
 	ctx, cancelDeadline := context.WithDeadline(ctx, deadline.Add(-margin))
 	return ctx, func() { cancelDeadline(); stop() }
 }

@@ -72,6 +72,9 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 		_ = lis.Close()
 		s.channels.close()
 		s.hardStop()
+		if errors.Is(err, walimpls.ErrShutdown) || ctx.Err() != nil { // the end came first
+			return nil
+		}
 		return err
 	}
 	served := make(chan error, 1)

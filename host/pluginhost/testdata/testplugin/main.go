@@ -5,6 +5,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -144,6 +145,10 @@ func (r *rawServer) Configure(context.Context, *pluginv1.ConfigureRequest) (*plu
 				fmt.Println(strings.Repeat("y", 1023))
 			}
 			fmt.Println(strings.Repeat("z", 1<<20))
+			for range 10 << 10 {
+				_, _ = syscall.Write(1, bytes.Repeat([]byte("w"), 1024))
+			}
+			_, _ = syscall.Write(1, []byte("\nthe end\n"))
 		}()
 	}
 	return &pluginv1.ConfigureResponse{}, nil
