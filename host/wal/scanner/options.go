@@ -36,6 +36,9 @@ type Options struct {
 	System bool
 	// DropLate drops late records and counts them instead of ending the scanner.
 	DropLate bool
+	// Until, if not nil, is where the scanner has caught up; nil is what was
+	// given out when it began. Units behind it come after CaughtUp.
+	Until *message.Checkpoint
 	// MaxBytes bounds what one Next returns; a single unit may exceed it. 0 is 4 MiB.
 	MaxBytes int
 	// ProgressEvery is the longest time without a checkpoint while ticks come; 0

@@ -48,8 +48,8 @@ type Scanner struct {
 	// candidate is a time tick from which the write-ahead buffer will go on as
 	// soon as it has it; 0 for none.
 	candidate message.Tick
-	// goal is the tick at which the scanner has caught up.
-	goal       message.Tick
+	// goal is where the scanner has caught up.
+	goal       message.Checkpoint
 	reached    bool // the goal was reached
 	caughtUp   bool // and told
 	lastOut    time.Time
@@ -83,7 +83,10 @@ func New(ctx context.Context, src Source, opt Options, onClose func()) (*Scanner
 // begin fixes the start.
 func (s *Scanner) begin(ctx context.Context) error {
 	now, direct := s.src.Now()
-	s.goal = now.Tick
+	s.goal = now
+	if s.opt.Until != nil {
+		s.goal = *s.opt.Until
+	}
 	name, storeID := s.src.Channel()
 	switch s.opt.Start {
 	case All:
@@ -184,6 +187,13 @@ func (s *Scanner) readTruncated(ctx context.Context, at message.Checkpoint, lost
 	return s.src.Read(ctx, walimpls.StartFrom(t.ID))
 }
 
+// Position is the checkpoint at which the scanner began, or from which it would
+// resume now. It is for the goroutine of Next.
+func (s *Scanner) Position() message.Checkpoint { return s.core.at }
+
+// End is where the scanner has caught up.
+func (s *Scanner) End() message.Checkpoint { return s.goal }
+
 // Next returns the next units, at least one, in (term, tick) order. It blocks
 // until there is one; while ticks come it returns progress now and then. When
 // ctx ends nothing is lost. Any other error is final: ErrClosed, ErrTermExpired,
@@ -248,10 +258,8 @@ func (s *Scanner) ready() []Unit {
 
 // beforeGoal counts the units that lie at or below the goal.
 func (s *Scanner) beforeGoal() int {
-	own := s.src.Term()
 	for i := range s.core.out {
-		u := &s.core.out[i]
-		if u.Term > own || (u.Term == own && u.Tick > s.goal) {
+		if !s.goal.Covers(s.core.out[i].Term, s.core.out[i].Tick) {
 			return i
 		}
 	}
@@ -279,8 +287,7 @@ func (s *Scanner) stepTail(ctx context.Context) error {
 
 // passed notes that everything up to the tick was taken.
 func (s *Scanner) passed(term int64, tick message.Tick) {
-	own := s.src.Term()
-	if term > own || (term == own && tick >= s.goal) {
+	if term > s.goal.Term || (term == s.goal.Term && tick >= s.goal.Tick) {
 		s.reached = true
 	}
 }
