@@ -77,6 +77,9 @@ func (s *Server) describeChannel(ctx, ask context.Context, c *channel) *walv1.Ch
 	out := &walv1.ChannelStatus{Name: c.name, Plugin: c.plugin}
 	if row, err := s.opt.Catalog.Get(ctx, c.name); err == nil {
 		out.Backend, out.StoreId, out.Term = row.Backend, row.StoreID, row.Term
+		if desc, err := c.description(ask); err == nil && row.TruncatedBefore != nil {
+			out.TruncatedBefore = newIDFormat(desc.IDLayout).text(row.TruncatedBefore.ID)
+		}
 	}
 	if st == available {
 		w, err := s.opt.Manager.Get(c.name, 0)
@@ -95,8 +98,14 @@ func (s *Server) describeChannel(ctx, ask context.Context, c *channel) *walv1.Ch
 func describeOpen(ctx context.Context, c *channel, w wal.WAL, out *walv1.ChannelStatus) (state, error) {
 	now := w.Status()
 	out.Term, out.Incarnation, out.StoreId = now.Channel.Term, now.Channel.Incarnation, now.Channel.StoreID
+	out.LastTimeTick, out.OpenTxns, out.UnresolvedBytes = uint64(now.LastTick), int64(now.OpenTxns), int64(now.UnresolvedBytes)
+	out.Wab = &walv1.WABStatus{Records: int64(now.WAB.Records), Bytes: int64(now.WAB.Bytes)}
 	for _, r := range now.Readers {
-		out.Scanners = append(out.Scanners, &walv1.ScannerStatus{Name: r.Name})
+		out.Violations += r.Violations
+		out.Scanners = append(out.Scanners, &walv1.ScannerStatus{
+			Name: r.Name, Mode: string(r.Mode), BufferedBytes: r.BufferedBytes,
+			LagMs: max(0, now.LastTick.Physical()-r.Checkpoint.Tick.Physical()),
+		})
 	}
 	if now.Reopening {
 		return opening, now.LastError
@@ -105,6 +114,7 @@ func describeOpen(ctx context.Context, c *channel, w wal.WAL, out *walv1.Channel
 	if err != nil {
 		return available, nil
 	}
+	out.LastConfirmedId = newIDFormat(desc.IDLayout).text(now.LastConfirmed)
 	if b, err := w.Bounds(ctx); err == nil && b.LatestRecord != "" {
 		out.EarliestId, out.LatestId = textBounds(desc, b)
 	}

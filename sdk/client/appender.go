@@ -21,6 +21,8 @@ type AppenderOptions struct {
 	// MaxBytes bounds what was appended and not answered: Append blocks above
 	// it. 0 is 16 MiB. A larger record is taken when it is alone.
 	MaxBytes int
+	// TxnID makes the records a part of that open transaction; see Txn.
+	TxnID uint64
 }
 
 func (o AppenderOptions) withDefaults() AppenderOptions {
@@ -86,7 +88,7 @@ func (a *Appender) open() error {
 		return a.client.callError(a.ctx, err, nothingSent)
 	}
 	// A Send that fails leaves the reason to Recv.
-	_ = stream.Send(&walv1.AppendStreamRequest{Channel: a.channel})
+	_ = stream.Send(&walv1.AppendStreamRequest{Channel: a.channel, TxnId: a.opt.TxnID})
 	resp, err := stream.Recv()
 	if err != nil {
 		return a.client.callError(a.ctx, err, nothingSent)

@@ -15,7 +15,7 @@ import (
 // ReadOptions are the parameters of NewReader. The zero value reads everything
 // there is and ends.
 type ReadOptions struct {
-	// From is all, latest, ID or after:ID; "" is all.
+	// From is all, latest, ID, after:ID or cp:TOKEN; "" is all.
 	From string
 	// Follow waits for more at the end of the log. Without it the Reader ends
 	// at what was the end when it began.
@@ -36,16 +36,22 @@ const defaultRetryFor = 30 * time.Second
 type Message struct {
 	// ID is the record's id in text form.
 	ID string
-	// Checkpoint is "" until the host gives checkpoints.
-	Checkpoint  string
+	// Checkpoint is a token: a read from "cp:" + Checkpoint begins behind the
+	// record's unit. The parts of a transaction but the last carry that of the
+	// unit before it.
+	Checkpoint string
+	// UnitEnd is false on all parts of a transaction but the last.
+	UnitEnd     bool
 	Type        message.Type
 	VChannel    string
 	Term        int64
 	Incarnation int64
-	TimeTick    message.Tick
-	TxnID       uint64
-	Properties  map[string]string
-	Payload     []byte
+	// TimeTick is the unit's: all parts of a transaction have their commit's.
+	TimeTick message.Tick
+	// TxnID is the transaction's, 0 for a record of its own.
+	TxnID      uint64
+	Properties map[string]string
+	Payload    []byte
 }
 
 // Reader reads one channel. Next is for one goroutine; Close may be called from any.
@@ -65,9 +71,10 @@ type Reader struct {
 	last  error
 
 	// Of Next's goroutine alone.
-	batch    *walv1.ReadResponse
-	position int
-	err      error
+	batch      *walv1.ReadResponse
+	position   int
+	checkpoint string
+	err        error
 }
 
 // NewReader starts a Reader and returns when the host has resolved the start,
@@ -99,7 +106,31 @@ func (c *Client) NewReader(ctx context.Context, channel string, opt ReadOptions)
 	return r, nil
 }
 
-// Next returns the next record. Without Follow it returns io.EOF behind the
+// NextUnit returns the next unit: one record, or all records of a transaction.
+// Its errors are those of Next.
+func (r *Reader) NextUnit(ctx context.Context) ([]*Message, error) {
+	first, err := r.Next(ctx)
+	if err != nil {
+		return nil, err
+	}
+	unit := []*Message{first}
+	for !unit[len(unit)-1].UnitEnd {
+		// The session hands whole units over, so this does not wait.
+		m, err := r.Next(ctx)
+		if err != nil {
+			return nil, err
+		}
+		unit = append(unit, m)
+	}
+	return unit, nil
+}
+
+// Checkpoint returns the token behind everything that Next has returned or the
+// filter has left out, "" before the first message. It is for Next's goroutine.
+func (r *Reader) Checkpoint() string { return r.checkpoint }
+
+// Next returns the next record. The parts of a transaction come one behind the
+// other, and never without the rest. Without Follow it returns io.EOF behind the
 // last one. When ctx ends it returns ctx's error, and nothing is lost: call it
 // again. Any other error is final: ErrClosed after Close, *PositionLostError
 // when the place was truncated away, ErrUnreachable when the connection did not
@@ -130,7 +161,11 @@ func (r *Reader) take() *Message {
 	if r.position < len(r.batch.GetRecords()) {
 		m := toMessage(r.batch.GetRecords()[r.position])
 		r.position++
+		r.checkpoint = m.Checkpoint
 		return m
+	}
+	if r.batch.GetCheckpoint() != "" {
+		r.checkpoint = r.batch.GetCheckpoint()
 	}
 	if r.batch.GetCaughtUp() {
 		select {
@@ -165,7 +200,7 @@ func (r *Reader) Close() error {
 func toMessage(p *walv1.ReadRecord) *Message {
 	rec := p.GetRecord()
 	return &Message{
-		ID: p.GetId(), Checkpoint: p.GetCheckpoint(), Type: message.Type(rec.GetType()), VChannel: rec.GetVchannel(),
+		ID: p.GetId(), Checkpoint: p.GetCheckpoint(), UnitEnd: p.GetUnitEnd(), Type: message.Type(rec.GetType()), VChannel: rec.GetVchannel(),
 		Term: rec.GetTerm(), Incarnation: rec.GetIncarnation(), TimeTick: message.Tick(rec.GetTimeTick()),
 		TxnID: rec.GetTxnId(), Properties: rec.GetProperties(), Payload: rec.GetPayload(),
 	}
@@ -179,6 +214,9 @@ type session struct {
 	// from and until are where the next stream begins and ends.
 	from, until string
 	caughtUp    bool
+	// partial are the first records of a transaction whose last has not come: a
+	// stream that breaks inside it begins again before it.
+	partial []*walv1.ReadRecord
 }
 
 // start opens a stream and returns its first message.
@@ -193,7 +231,7 @@ func (s *session) start() (*walv1.ReadResponse, error) {
 		cancel()
 		return nil, r.client.callError(r.ctx, err, readOnly)
 	}
-	s.stream, s.cancel = stream, cancel
+	s.stream, s.cancel, s.partial = stream, cancel, nil
 	resp, err := s.recv()
 	if err != nil {
 		s.stop()
@@ -217,10 +255,24 @@ func (s *session) recv() (*walv1.ReadResponse, error) {
 	if resume := resp.GetResume(); resume != "" {
 		s.from = resume
 	}
+	resp.Records = s.whole(resp.GetRecords())
 	// A stream that goes on behind the first one's end is not news.
 	resp.CaughtUp = resp.GetCaughtUp() && !s.caughtUp
 	s.caughtUp = s.caughtUp || resp.GetCaughtUp()
 	return resp, nil
+}
+
+// whole returns the records up to the end of the last unit that is complete.
+func (s *session) whole(records []*walv1.ReadRecord) []*walv1.ReadRecord {
+	if len(s.partial) > 0 {
+		records = append(s.partial, records...)
+	}
+	n := len(records)
+	for n > 0 && !records[n-1].GetUnitEnd() {
+		n--
+	}
+	s.partial = records[n:]
+	return records[:n:n]
 }
 
 func (s *session) stop() {
