@@ -2,9 +2,11 @@ package client
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	walv1 "github.com/walrig/walrig/sdk/proto/wal/v1"
+	"github.com/walrig/walrig/sdk/walimpls"
 )
 
 // TxnOptions are the parameters of BeginTxn.
@@ -41,7 +43,9 @@ func (c *Client) BeginTxn(ctx context.Context, channel string, opt TxnOptions) (
 }
 
 // Txn returns the transaction of an id, to go on with it.
-func (c *Client) Txn(channel string, id uint64) *Txn { return &Txn{client: c, channel: channel, id: id} }
+func (c *Client) Txn(channel string, id uint64) *Txn {
+	return &Txn{client: c, channel: channel, id: id}
+}
 
 // ID names the transaction.
 func (t *Txn) ID() uint64 { return t.id }
@@ -75,7 +79,11 @@ func (t *Txn) end(ctx context.Context, commit bool) (Result, error) {
 	err := t.client.call(ctx, walv1.WALService_EndTxn_FullMethodName,
 		&walv1.EndTxnRequest{Channel: t.channel, TxnId: t.id, Commit: commit}, resp, mutation)
 	if err != nil {
-		return Result{Err: err}, err
+		state := walimpls.NotStored
+		if errors.Is(err, walimpls.ErrUnknownOutcome) {
+			state = walimpls.Unknown
+		}
+		return Result{State: state, Err: err}, err
 	}
 	results, err := toResults(t.channel, 1, []*walv1.AppendResult{resp.GetResult()})
 	if err != nil {
