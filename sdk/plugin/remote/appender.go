@@ -315,7 +315,9 @@ func (a *appender) lose(cause error) {
 // close refuses everything that is not sent yet. What is in flight may still be answered.
 func (a *appender) close() {
 	a.mu.Lock()
-	finished := a.queue.end(closedError(a.channel, "append"))
+	closed := closedError(a.channel, "append")
+	finished := a.queue.end(closed)
+	a.queue.ended = closed // also where it had ended for another reason before
 	a.isClosed = true
 	a.freed()
 	a.mu.Unlock()
