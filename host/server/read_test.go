@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/walrig/walrig/host/wal"
-	"github.com/walrig/walrig/host/walmanager"
 	"github.com/walrig/walrig/sdk/client"
 	"github.com/walrig/walrig/sdk/message"
 	"github.com/walrig/walrig/sdk/walimpls"
@@ -141,7 +139,7 @@ func TestReaderGetsItsVChannelAndWhatIsForAll(t *testing.T) {
 	if got := readAll(t, c, "orders", client.ReadOptions{VChannel: "v1"}); !slices.Equal(got, []string{"1", "all"}) {
 		t.Errorf("v1 got %q", got)
 	}
-	if got := readAll(t, c, "orders", client.ReadOptions{VChannel: "v3", System: true}); !slices.Equal(got, []string{"all"}) {
+	if got := readAll(t, c, "orders", client.ReadOptions{VChannel: "v3"}); !slices.Equal(got, []string{"all"}) {
 		t.Errorf("v3 got %q", got)
 	}
 	_, err = tryRead(t, c, "orders", client.ReadOptions{VChannel: "no name"})
@@ -218,72 +216,5 @@ func TestReaderGoesOnWithoutGapOrRepeat(t *testing.T) {
 	}
 	if got := take(t, all, len(want)+1); !slices.Equal(got, append([]string{"old"}, want...)) {
 		t.Errorf("from all: read %q", got)
-	}
-}
-
-// scriptedWAL gives a reader what a test says.
-type scriptedWAL struct {
-	wal.WAL
-	bounds walimpls.Bounds
-	msgs   []message.Message
-}
-
-func (w *scriptedWAL) Channel() walimpls.Channel { return walimpls.Channel{Name: "orders"} }
-func (w *scriptedWAL) Bounds(context.Context) (walimpls.Bounds, error) {
-	return w.bounds, nil
-}
-func (w *scriptedWAL) Read(context.Context, walimpls.ReadOptions) (walimpls.Scanner, error) {
-	return &scriptedScanner{msgs: w.msgs}, nil
-}
-
-type scriptedScanner struct{ msgs []message.Message }
-
-func (s *scriptedScanner) Next(ctx context.Context) ([]message.Message, error) {
-	if len(s.msgs) == 0 {
-		<-ctx.Done()
-		return nil, ctx.Err()
-	}
-	m := s.msgs[0]
-	s.msgs = s.msgs[1:]
-	return []message.Message{m}, nil
-}
-func (s *scriptedScanner) Close() error { return nil }
-
-// scriptedManager has one WAL open.
-type scriptedManager struct {
-	*walmanager.Manager
-	w wal.WAL
-}
-
-func (m scriptedManager) Get(string, int64) (wal.WAL, error) { return m.w, nil }
-
-// TestReadEndsAlsoWhereTheLastRecordIsGone covers logs as no backend here makes
-// them: holes at the end, fence and other system records in between.
-func TestReadEndsAlsoWhereTheLastRecordIsGone(t *testing.T) {
-	h := newHost(t, Options{})
-	c := h.create("orders")
-	id := message.Uint64ID
-	data := func(n uint64) message.Message { return message.Message{ID: id(n), Type: message.TypeData} }
-	w := &scriptedWAL{
-		bounds: walimpls.Bounds{Earliest: id(1), Latest: id(7), LatestRecord: id(6)},
-		msgs: []message.Message{
-			{ID: id(1), Type: message.TypeFence}, data(2), {ID: id(3), Type: message.TypeTimeTick}, data(4), data(7),
-		},
-	}
-	h.srv.channels.opt.Manager = scriptedManager{Manager: h.manager, w: w}
-	ids := func(opt client.ReadOptions) []string {
-		msgs, err := tryRead(t, c, "orders", opt)
-		must(t, err)
-		out := []string{}
-		for _, m := range msgs {
-			out = append(out, m.ID)
-		}
-		return out
-	}
-	if got := ids(client.ReadOptions{}); !slices.Equal(got, []string{"2", "4"}) {
-		t.Errorf("read ids %q", got)
-	}
-	if got := ids(client.ReadOptions{System: true}); !slices.Equal(got, []string{"2", "3", "4"}) {
-		t.Errorf("with system records: read ids %q", got)
 	}
 }

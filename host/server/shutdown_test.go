@@ -17,6 +17,7 @@ import (
 
 	"github.com/walrig/walrig/conformance/faultbackend"
 	"github.com/walrig/walrig/host/catalog"
+	"github.com/walrig/walrig/host/walmanager"
 	"github.com/walrig/walrig/sdk/client"
 	walv1 "github.com/walrig/walrig/sdk/proto/wal/v1"
 	"github.com/walrig/walrig/sdk/walimpls"
@@ -359,7 +360,7 @@ func TestServeRefusesWhatCannotWork(t *testing.T) {
 	}
 	ctx := testContext(t)
 	mustBe(t, New(Options{}).Serve(ctx, listen("127.0.0.1:0")), walimpls.ErrConfig)
-	opt := Options{Catalog: catalog.NewMemory(), Manager: scriptedManager{}, Plugins: fakePlugins{}}
+	opt := Options{Catalog: catalog.NewMemory(), Manager: (*walmanager.Manager)(nil), Plugins: fakePlugins{}}
 	opt.Mode = "both"
 	mustBe(t, New(opt).Serve(ctx, listen("127.0.0.1:0")), walimpls.ErrConfig)
 	opt.Mode = ""

@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/walrig/walrig/host/wal"
 	"github.com/walrig/walrig/sdk/message"
 	"github.com/walrig/walrig/sdk/walimpls"
 )
@@ -109,7 +110,7 @@ func TestIDsHaveTheirText(t *testing.T) {
 }
 
 func TestWALThatBreaksTheContractLeavesOutcomesUnknown(t *testing.T) {
-	out := complete("orders", 3, []walimpls.Outcome{{State: walimpls.Stored}})
+	out := complete("orders", 3, []wal.Result{{Outcome: walimpls.Outcome{State: walimpls.Stored}}})
 	if len(out) != 3 || out[0].State != walimpls.Unknown || !errors.Is(out[0].Err, walimpls.ErrUnknownOutcome) {
 		t.Errorf("outcomes %v", out)
 	}

@@ -93,8 +93,9 @@ func (b bodies) Fail(id uint64, n, bytes int) {
 }
 
 // accept is the end of the chain: the batch gets its ticks and its last
-// confirmed id in one step, and is queued for the backend. It waits while too
-// much is unresolved, for a wider tick window, and for a barrier.
+// confirmed id in one step, and is queued for the backend. It waits while the
+// backend is away or too much is unresolved, for a wider tick window, and for a
+// barrier.
 func (w *termWAL) accept(op *interceptors.Operation) {
 	w.mu.Lock()
 	for {
@@ -107,7 +108,9 @@ func (w *termWAL) accept(op *interceptors.Operation) {
 			w.clock.Observe(op.Barrier)
 		}
 		room := w.core.UnresolvedBytes() < w.opt.MaxUnresolvedBytes && w.core.Released() >= min(op.Barrier, w.core.Highest())
-		if room {
+		// While the backend is away nothing gets a tick, so that a caller whose
+		// deadline passes meanwhile knows that its record is not stored.
+		if room && w.handle != nil {
 			if first, ok := w.clock.Take(len(op.Batch)); ok {
 				w.accepted(op, first)
 				w.mu.Unlock()

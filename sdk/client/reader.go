@@ -200,7 +200,7 @@ func (r *Reader) Close() error {
 func toMessage(p *walv1.ReadRecord) *Message {
 	rec := p.GetRecord()
 	return &Message{
-		ID: p.GetId(), Checkpoint: p.GetCheckpoint(), UnitEnd: p.GetUnitEnd(), Type: message.Type(rec.GetType()), VChannel: rec.GetVchannel(),
+		ID: p.GetId(), Checkpoint: p.GetCheckpoint(), UnitEnd: endsUnit(p), Type: message.Type(rec.GetType()), VChannel: rec.GetVchannel(),
 		Term: rec.GetTerm(), Incarnation: rec.GetIncarnation(), TimeTick: message.Tick(rec.GetTimeTick()),
 		TxnID: rec.GetTxnId(), Properties: rec.GetProperties(), Payload: rec.GetPayload(),
 	}
@@ -268,12 +268,15 @@ func (s *session) whole(records []*walv1.ReadRecord) []*walv1.ReadRecord {
 		records = append(s.partial, records...)
 	}
 	n := len(records)
-	for n > 0 && !records[n-1].GetUnitEnd() {
+	for n > 0 && !endsUnit(records[n-1]) {
 		n--
 	}
 	s.partial = records[n:]
 	return records[:n:n]
 }
+
+// endsUnit: a record of its own is a unit, whatever the host says.
+func endsUnit(p *walv1.ReadRecord) bool { return p.GetUnitEnd() || p.GetRecord().GetTxnId() == 0 }
 
 func (s *session) stop() {
 	if s.cancel != nil {
