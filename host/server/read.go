@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/walrig/walrig/sdk/message"
+	typesv1 "github.com/walrig/walrig/sdk/proto/types/v1"
 	walv1 "github.com/walrig/walrig/sdk/proto/wal/v1"
 	"github.com/walrig/walrig/sdk/walimpls"
 	"github.com/walrig/walrig/sdk/wire"
@@ -51,13 +52,22 @@ type readStream struct {
 	// end is the last record of the log as it was at the start, or the request's
 	// until; empty if there is none.
 	end message.ID
-	// resume is where another Read would go on.
+	// resume is where another Read would go on until the first record; last is
+	// the last record, sent or left out.
 	resume   string
+	last     message.ID
 	caughtUp bool // and the client was told
-	// batch waits to be sent; skipped counts records left out since the last message.
+	// batch waits to be sent; skipped counts records left out since the last
+	// message. slab saves an allocation for each record.
 	batch   *walv1.ReadResponse
+	slab    []readSlot
 	bytes   int
 	skipped int
+}
+
+type readSlot struct {
+	read   walv1.ReadRecord
+	record typesv1.Record
 }
 
 func (r *readStream) run(ctx context.Context, s *Server) error {
@@ -201,15 +211,29 @@ func (r *readStream) add(m *message.Message) error {
 			}
 		}
 		r.bytes += m.Size()
-		r.batch.Records = append(r.batch.Records, &walv1.ReadRecord{Id: r.ids.text(m.ID), Record: wire.RecordToProto(m)})
+		slot := r.slot()
+		wire.SetRecord(&slot.record, m)
+		slot.read.Id, slot.read.Record = r.ids.text(m.ID), &slot.record
+		r.batch.Records = append(r.batch.Records, &slot.read)
 	} else {
 		r.skipped++
 	}
-	r.resume = fromAfter + r.ids.text(m.ID)
+	r.last = m.ID
 	if !m.ID.Less(r.end) {
 		r.reachEnd()
 	}
 	return nil
+}
+
+// slot returns an empty one. Slabs grow with the batch, so that a follower that
+// gets single records does not pay for many.
+func (r *readStream) slot() *readSlot {
+	if len(r.slab) == 0 {
+		r.slab = make([]readSlot, min(max(len(r.batch.GetRecords()), 1), readRecords))
+	}
+	slot := &r.slab[0]
+	r.slab = r.slab[1:]
+	return slot
 }
 
 // passes reports whether the client wants the record.
@@ -225,6 +249,9 @@ func (r *readStream) passes(m *message.Message) bool {
 func (r *readStream) flush() error {
 	batch := r.batch
 	batch.Resume = r.resume
-	r.batch, r.bytes, r.skipped = &walv1.ReadResponse{}, 0, 0
+	if r.last != "" {
+		batch.Resume = fromAfter + r.ids.text(r.last)
+	}
+	r.batch, r.slab, r.bytes, r.skipped = &walv1.ReadResponse{}, nil, 0, 0
 	return r.stream.Send(batch)
 }
