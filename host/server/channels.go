@@ -265,7 +265,7 @@ func (c *channel) wal(ctx context.Context) (wal.WAL, error) {
 	}
 }
 
-// afterEnd waits until the keeper has noticed that the WAL has ended.
+// afterEnd waits until the keeper has noticed that the WAL has ended, if it has.
 func (c *channel) afterEnd(ctx context.Context) error {
 	st, _, changed := c.now()
 	if st != available {

@@ -60,7 +60,8 @@ type contextStream struct {
 func (s *contextStream) Context() context.Context { return s.ctx }
 
 // admit asks Auth and lets the call through the gate. The status can be asked
-// for while the host stops; health and reflection are not waited for.
+// for while the host stops; health, reflection and readers are not waited for:
+// a reader may be slow for ever, and loses nothing.
 func (s *Server) admit(ctx *context.Context, method string) (leave func(), err error) {
 	if s.opt.Auth != nil {
 		if *ctx, err = s.opt.Auth(*ctx, method); err != nil {
@@ -68,6 +69,12 @@ func (s *Server) admit(ctx *context.Context, method string) (leave func(), err e
 		}
 	}
 	if method == walv1.AdminService_Status_FullMethodName || !strings.HasPrefix(method, "/walrig.") {
+		return func() {}, nil
+	}
+	if method == walv1.WALService_Read_FullMethodName {
+		if s.calls.isClosed() {
+			return nil, shutdownError("")
+		}
 		return func() {}, nil
 	}
 	if !s.calls.enter() {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/walrig/walrig/host/wal/scanner"
 	"github.com/walrig/walrig/sdk/message"
+	typesv1 "github.com/walrig/walrig/sdk/proto/types/v1"
 	walv1 "github.com/walrig/walrig/sdk/proto/wal/v1"
 	"github.com/walrig/walrig/sdk/walimpls"
 	"github.com/walrig/walrig/sdk/wire"
@@ -53,8 +54,15 @@ type readStream struct {
 	// at is where another Read would go on.
 	at       message.Checkpoint
 	caughtUp bool
-	batch    *walv1.ReadResponse
-	bytes    int
+	// batch waits to be sent; slab saves an allocation for each record.
+	batch *walv1.ReadResponse
+	slab  []readSlot
+	bytes int
+}
+
+type readSlot struct {
+	read   walv1.ReadRecord
+	record typesv1.Record
 }
 
 func (r *readStream) run(ctx context.Context, s *Server) error {
@@ -164,11 +172,14 @@ func (r *readStream) add(u *scanner.Unit) error {
 			}
 		}
 		r.bytes += size
-		record := &walv1.ReadRecord{Id: r.ids.text(m.ID), Record: wire.RecordToProto(m), UnitEnd: i == len(u.Messages)-1}
+		slot := r.slot()
+		wire.SetRecord(&slot.record, m)
 		if u.TxnID != 0 {
 			// A transaction happens at its commit's tick, all of it.
-			record.Record.TimeTick = uint64(u.Tick)
+			slot.record.TimeTick = uint64(u.Tick)
 		}
+		record := &slot.read
+		record.Id, record.Record, record.UnitEnd = r.ids.text(m.ID), &slot.record, i == len(u.Messages)-1
 		if record.GetUnitEnd() {
 			record.Checkpoint = u.Checkpoint.String()
 		} else {
@@ -186,12 +197,23 @@ func (r *readStream) add(u *scanner.Unit) error {
 	return nil
 }
 
+// slot returns an empty one. Slabs grow with the batch, so that a follower that
+// gets single records does not pay for many.
+func (r *readStream) slot() *readSlot {
+	if len(r.slab) == 0 {
+		r.slab = make([]readSlot, min(max(len(r.batch.GetRecords()), 1), readRecords))
+	}
+	slot := &r.slab[0]
+	r.slab = r.slab[1:]
+	return slot
+}
+
 // flush sends the batch with the place behind it.
 func (r *readStream) flush() error {
 	batch := r.batch
 	// A batch that ends inside a transaction goes on before it.
 	token := r.at.String()
 	batch.Checkpoint, batch.Resume = token, fromCheckpoint+token
-	r.batch, r.bytes = &walv1.ReadResponse{}, 0
+	r.batch, r.slab, r.bytes = &walv1.ReadResponse{}, nil, 0
 	return r.stream.Send(batch)
 }

@@ -133,6 +133,7 @@ func (s *Server) serverOptions() []grpc.ServerOption {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.ConnectionTimeout(20 * time.Second),
+		grpc.WaitForHandlers(true),
 		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),
 	}
@@ -197,7 +198,7 @@ func (s *Server) isReady() bool {
 
 // hardGrace is the time that calls get to answer once they have been cut short,
 // and the time gRPC gets to send what they answered.
-const hardGrace = 800 * time.Millisecond
+const hardGrace = 600 * time.Millisecond
 
 // Shutdown stops the server: health turns NOT_SERVING, new calls and readers
 // end with ErrShutdown, appends under way end or are cut short after
@@ -230,26 +231,39 @@ func (s *Server) Shutdown(ctx context.Context) {
 		short, cancel := context.WithTimeout(context.WithoutCancel(ctx), hardGrace)
 		s.calls.wait(short)
 		cancel()
-		stopBounded(g)
+		s.stopBounded(g)
 	}
-	s.channels.close()
-	s.helpers.Wait()
+	if !within(hardGrace/2, func() { s.channels.close(); s.helpers.Wait() }) {
+		s.log.Warn("a channel or a stream does not end")
+	}
 }
 
-// stopBounded lets gRPC send what was answered, and then ends every connection.
-func stopBounded(g *grpc.Server) {
-	stopped := make(chan struct{})
+// stopBounded lets gRPC send what was answered, then ends every connection, and
+// then leaves a handler behind that heeds neither its context nor its stream.
+func (s *Server) stopBounded(g *grpc.Server) {
+	if within(hardGrace, g.GracefulStop) {
+		return
+	}
+	if !within(hardGrace, g.Stop) {
+		s.log.Warn("a call does not end")
+	}
+}
+
+// within runs f and reports whether it returned in time. If not, its goroutine
+// ends when f does.
+func within(bound time.Duration, f func()) bool {
+	done := make(chan struct{})
 	go func() {
-		g.GracefulStop()
-		close(stopped)
+		defer close(done)
+		f()
 	}()
-	timer := time.NewTimer(hardGrace)
+	timer := time.NewTimer(bound)
 	defer timer.Stop()
 	select {
-	case <-stopped:
+	case <-done:
+		return true
 	case <-timer.C:
-		g.Stop()
-		<-stopped
+		return false
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -107,6 +108,38 @@ func TestIDsHaveTheirText(t *testing.T) {
 			t.Errorf("%s %x: %q, want %q", row.layout, string(row.id), got, row.want)
 		}
 	}
+}
+
+// TestAnyTextIsAStartOrATypedError never panics and never means the latest by
+// accident (M-22's last step: foreign and damaged positions).
+func TestAnyTextIsAStartOrATypedError(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := &channel{name: "orders"}
+		layout := rapid.SampledFrom([]message.Layout{"u64", "u64.u64.u32"}).Draw(t, "layout")
+		from := rapid.OneOf(
+			rapid.String(), rapid.StringMatching(`(after:)?[0-9]{0,25}(:[0-9]{1,12}){0,3}`), rapid.StringN(0, 300, 1<<20),
+			rapid.Custom(func(t *rapid.T) string { return string(rapid.SliceOf(rapid.Byte()).Draw(t, "bytes")) }),
+		).Draw(t, "from")
+		start, err := parseFrom(c, walimpls.Description{IDLayout: layout}, from)
+		switch {
+		case err != nil:
+			if !errors.Is(err, walimpls.ErrInvalidArgument) || hint(err) == "" {
+				t.Fatalf("%q: %v", from, err)
+			}
+		case start.Policy == walimpls.PolicyLatest:
+			if from != "latest" {
+				t.Fatalf("%q means latest", from)
+			}
+		case start.Policy == walimpls.PolicyAll:
+			if from != "all" {
+				t.Fatalf("%q means all", from)
+			}
+		default:
+			if text := newIDFormat(layout).text(start.ID); text != strings.TrimPrefix(from, "after:") {
+				t.Fatalf("%q became %s", from, text)
+			}
+		}
+	})
 }
 
 func TestWALThatBreaksTheContractLeavesOutcomesUnknown(t *testing.T) {

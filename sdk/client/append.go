@@ -73,7 +73,8 @@ func (c *Client) append(ctx context.Context, req *walv1.AppendRequest, records [
 		if err != nil {
 			return same(len(records), walimpls.NotStored, err), err
 		}
-		req.Records[i] = records[i].toProto()
+		req.Records[i] = &walv1.AppendRecord{}
+		records[i].fill(req.Records[i])
 	}
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
@@ -139,8 +140,9 @@ func check(channel string, r *Record) (int, error) {
 	return size, nil
 }
 
-func (r *Record) toProto() *walv1.AppendRecord {
-	return &walv1.AppendRecord{Vchannel: r.VChannel, Properties: r.Properties, Payload: r.Payload}
+// fill sets the empty p to the record, sharing its payload and properties.
+func (r *Record) fill(p *walv1.AppendRecord) {
+	p.Vchannel, p.Properties, p.Payload = r.VChannel, r.Properties, r.Payload
 }
 
 // toResults converts a host's answer to n records.

@@ -63,14 +63,15 @@ type Appender struct {
 	failed error      // the first failure: no new records, the queue is dropped
 }
 
-// NewAppender opens a stream to the channel; a channel that does not exist is
-// ErrNotFound. The Appender lives until Close or until ctx ends: then what was
+// NewAppender opens a stream to the channel, within the client's timeout; a
+// channel that does not exist is ErrNotFound. The Appender lives until Close or until ctx ends: then what was
 // handed over and not answered is ErrUnknownOutcome. Always Close it.
 func (c *Client) NewAppender(ctx context.Context, channel string, opt AppenderOptions) (*Appender, error) {
 	a := &Appender{client: c, channel: channel, opt: opt.withDefaults()}
 	a.work, a.room = sync.NewCond(&a.mu), sync.NewCond(&a.mu)
 	a.ctx, a.cancel = context.WithCancel(ctx)
-	if err := a.open(); err != nil {
+	late := c.handshake(ctx, a.cancel)
+	if err := late(a.open()); err != nil {
 		a.cancel()
 		return nil, err
 	}
@@ -120,7 +121,7 @@ func (a *Appender) Append(rec Record) *Future {
 		return doneFuture(Result{State: walimpls.NotStored, Err: err})
 	}
 	g := a.tail(size)
-	g.records = append(g.records, rec.toProto())
+	g.add(&rec, a.opt.RequestRecords)
 	g.bytes += size
 	a.bytes += size
 	a.work.Signal()

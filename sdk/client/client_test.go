@@ -289,6 +289,8 @@ func TestReaderGoesOnWhereItWas(t *testing.T) {
 		case 4:
 			must(t, s.Send(batch("after:20"))) // 14 to 20 are not for this reader
 			return wire.StatusError(walimpls.Errorf(walimpls.CodeTermExpired, "orders", "taken over"))
+		case 5:
+			return wire.StatusError(walimpls.Errorf(walimpls.CodeClosed, "orders", "the wal of term 3 is closed"))
 		default:
 			must(t, s.Send(batch("after:21", "21")))
 		}
@@ -303,7 +305,7 @@ func TestReaderGoesOnWhereItWas(t *testing.T) {
 		t.Errorf("read %s", got)
 	}
 	must(t, r.Close())
-	if got := f.froms(); got != "latest~ after:12~ after:13~ after:13~ after:20~" {
+	if got := f.froms(); got != "latest~ after:12~ after:13~ after:13~ after:20~ after:20~" {
 		t.Errorf("asked from %s", got)
 	}
 	_, err = r.Next(testContext(t))
@@ -392,6 +394,41 @@ func TestReaderEndsForGood(t *testing.T) {
 	}
 	mustBe(t, err, walimpls.ErrUnreachable)
 	must(t, r.Close())
+}
+
+func TestReaderEndsWithItsClient(t *testing.T) {
+	f := newFake(t, func(f *fakeHost) {
+		f.read = func(_ *walv1.ReadRequest, s walv1.WALService_ReadServer) error {
+			must(t, s.Send(batch("all")))
+			<-s.Context().Done()
+			return s.Context().Err()
+		}
+	})
+	c := f.client(t)
+	r, err := c.NewReader(context.Background(), "orders", ReadOptions{Follow: true})
+	must(t, err)
+	must(t, c.Close())
+	_, err = r.Next(testContext(t))
+	mustBe(t, err, walimpls.ErrClosed)
+	must(t, r.Close())
+}
+
+func TestStreamsOfAHostThatDoesNotAnswerTimeOut(t *testing.T) {
+	f := newFake(t, func(f *fakeHost) {
+		f.read = func(_ *walv1.ReadRequest, s walv1.WALService_ReadServer) error {
+			<-s.Context().Done()
+			return s.Context().Err()
+		}
+		f.stream = func(s walv1.WALService_AppendStreamServer) error {
+			<-s.Context().Done()
+			return s.Context().Err()
+		}
+	})
+	c := f.client(t, WithTimeout(50*time.Millisecond))
+	_, err := c.NewReader(context.Background(), "orders", ReadOptions{Follow: true})
+	mustBe(t, err, walimpls.ErrTimeout)
+	_, err = c.NewAppender(context.Background(), "orders", AppenderOptions{})
+	mustBe(t, err, walimpls.ErrTimeout)
 }
 
 func TestReaderEndsWithItsContext(t *testing.T) {

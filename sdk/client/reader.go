@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/connectivity"
+
 	"github.com/walrig/walrig/sdk/message"
 	walv1 "github.com/walrig/walrig/sdk/proto/wal/v1"
 	"github.com/walrig/walrig/sdk/walimpls"
@@ -78,8 +80,8 @@ type Reader struct {
 }
 
 // NewReader starts a Reader and returns when the host has resolved the start,
-// so that nothing appended after that is missed. The Reader lives until Close
-// or until ctx ends. Errors: ErrNotFound for the channel, ErrInvalidArgument,
+// so that nothing appended after that is missed; the client's timeout bounds
+// that. The Reader lives until Close or until ctx ends. Errors: ErrNotFound for the channel, ErrInvalidArgument,
 // *PositionLostError, ErrUnreachable. Always Close it.
 func (c *Client) NewReader(ctx context.Context, channel string, opt ReadOptions) (*Reader, error) {
 	if opt.From == "" {
@@ -95,8 +97,9 @@ func (c *Client) NewReader(ctx context.Context, channel string, opt ReadOptions)
 	r.parent = ctx
 	r.ctx, r.cancel = context.WithCancel(ctx)
 	s := &session{reader: r, from: opt.From}
+	late := c.handshake(ctx, r.cancel)
 	first, err := s.start()
-	if err != nil {
+	if err = late(err); err != nil {
 		r.cancel()
 		return nil, err
 	}
@@ -329,7 +332,11 @@ func (s *session) again(err error, failing time.Time) bool {
 	if r.ctx.Err() != nil || r.opt.RetryFor < 0 || r.opt.RetryFor > 0 && time.Since(failing) > r.opt.RetryFor {
 		return false
 	}
-	for _, target := range []error{walimpls.ErrTermExpired, walimpls.ErrUnmatchedTerm, walimpls.ErrFenced} {
+	if r.client.conn.GetState() == connectivity.Shutdown {
+		return false
+	}
+	// The term that the reader was on has ended: the next one goes on.
+	for _, target := range []error{walimpls.ErrTermExpired, walimpls.ErrUnmatchedTerm, walimpls.ErrFenced, walimpls.ErrClosed} {
 		if errors.Is(err, target) {
 			return true
 		}

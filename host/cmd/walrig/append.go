@@ -115,6 +115,9 @@ func (a *app) runAppend(ctx context.Context, opt appendOptions) error {
 	defer stopCut()
 	appender, err := c.NewAppender(streamCtx, opt.channel, client.AppenderOptions{})
 	if err != nil {
+		if ended := endedBy(ctx, opt.channel); ended != nil {
+			return ended
+		}
 		return err
 	}
 	delim := byte('\n')
@@ -133,8 +136,9 @@ func (a *app) runAppend(ctx context.Context, opt appendOptions) error {
 	go run.collect()
 	inputErr := run.feed(ctx, readInput(split, run.done))
 	close(run.pending)
-	_ = appender.Close(streamCtx)
+	streamErr := appender.Close(streamCtx)
 	<-run.done
+	run.tally.streamErr = streamErr
 	run.progress.stop()
 	return a.reportAppend(ctx, opt, run, inputErr)
 }

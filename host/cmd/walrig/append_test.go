@@ -140,6 +140,31 @@ func TestAppendOverALostConnectionIsUnknown(t *testing.T) {
 	}
 }
 
+// Nothing was under way, so nothing is unknown: the code must not say so.
+func TestConnectionLostWithNothingUnderWayIsUnreachable(t *testing.T) {
+	h := &fakeHost{leaveAfter: 2}
+	addr := startFakeHost(t, h)
+	stdin, feed := io.Pipe()
+	defer feed.Close()
+	go func() {
+		_, _ = io.WriteString(feed, "a\nb\n")
+		waitFor(t, func() bool { return len(h.stored()) == 2 })
+		for range 1000 { // until the client has noticed
+			if _, err := io.WriteString(feed, "c\n"); err != nil {
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	r := runApp(t, t.Context(), addr, stdin, "append", "orders", "-o", "json")
+	stdin.Close()
+	e := failure(t, r.stderr)
+	unknown := strings.Contains(r.stdout, `"outcome":"unknown"`)
+	if want := map[bool]int{true: walimpls.ExitUnknown, false: walimpls.ExitUnreachable}[unknown]; r.exit != want || (e.Code == walimpls.CodeUnknownOutcome) != unknown || e.Code == walimpls.CodeClosed {
+		t.Errorf("%+v", r)
+	}
+}
+
 // A terminal or a pipe gives no more input for now: the failure must be told all the same.
 func TestAppendFailsWhileItsInputIsSilent(t *testing.T) {
 	addr := startFakeHost(t, &fakeHost{outcome: func(int) *walv1.AppendResult {

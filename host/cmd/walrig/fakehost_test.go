@@ -32,6 +32,8 @@ type fakeHost struct {
 	outcome func(n int) *walv1.AppendResult
 	// cutAt ends the stream without an answer when this record comes; 0 never.
 	cutAt int
+	// leaveAfter ends the stream when this many records are answered; 0 never.
+	leaveAfter int
 	// hangAt stops answering at this record; 0 never.
 	hangAt int
 	limit  int64
@@ -123,6 +125,9 @@ func (h *fakeHost) AppendStream(stream walv1.WALService_AppendStreamServer) erro
 		}
 		if err := stream.Send(resp); err != nil {
 			return err
+		}
+		if n == h.leaveAfter {
+			return io.ErrUnexpectedEOF
 		}
 	}
 }

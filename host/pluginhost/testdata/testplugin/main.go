@@ -148,7 +148,10 @@ func (r *rawServer) Configure(context.Context, *pluginv1.ConfigureRequest) (*plu
 			for range 10 << 10 {
 				_, _ = syscall.Write(1, bytes.Repeat([]byte("w"), 1024))
 			}
-			_, _ = syscall.Write(1, []byte("\nthe end\n"))
+			for {
+				time.Sleep(100 * time.Millisecond)
+				_, _ = syscall.Write(1, []byte("\nthe end\n"))
+			}
 		}()
 	}
 	return &pluginv1.ConfigureResponse{}, nil
