@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/walrig/walrig/host/wal"
+	"github.com/walrig/walrig/host/wal/scanner"
 	"github.com/walrig/walrig/sdk/message"
 	"github.com/walrig/walrig/sdk/walimpls"
 )
@@ -126,13 +127,17 @@ func TestAnyTextIsAStartOrATypedError(t *testing.T) {
 			if !errors.Is(err, walimpls.ErrInvalidArgument) || hint(err) == "" {
 				t.Fatalf("%q: %v", from, err)
 			}
-		case start.Policy == walimpls.PolicyLatest:
+		case start.Start == scanner.Latest:
 			if from != "latest" {
 				t.Fatalf("%q means latest", from)
 			}
-		case start.Policy == walimpls.PolicyAll:
+		case start.Start == scanner.All:
 			if from != "all" {
 				t.Fatalf("%q means all", from)
+			}
+		case start.Start == scanner.Checkpoint:
+			if from != "cp:"+start.Checkpoint.String() {
+				t.Fatalf("%q became %s", from, start.Checkpoint)
 			}
 		default:
 			if text := newIDFormat(layout).text(start.ID); text != strings.TrimPrefix(from, "after:") {
