@@ -441,6 +441,12 @@ func TestVerifyStartsAndStopsAPlugin(t *testing.T) {
 	if st != want {
 		t.Errorf("status %+v, want %+v", st, want)
 	}
+	for _, cfg := range []Config{mode(t, "sdk", ""), mode(t, "versions", "1")} { // a program and a script
+		cfg.SHA256 = sum(t, cfg.Path)
+		if st, _, err := Verify(within(t, 20*time.Second), cfg, Options{}); err != nil || st.SHA256 != cfg.SHA256 {
+			t.Errorf("pinned: %+v %v", st, err)
+		}
+	}
 	st, _, err = Verify(within(t, 20*time.Second), mode(t, "exit", ""), Options{})
 	var start *StartError
 	if !errors.As(err, &start) || start.Exit != "exit status 3" || st.SHA256 == "" || !strings.HasPrefix(st.LastExit, "start failed: ") {

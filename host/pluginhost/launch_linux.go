@@ -3,6 +3,7 @@ package pluginhost
 import (
 	"bytes"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -16,6 +17,13 @@ import (
 // kernel kill it when the host dies, however that happens.
 func processAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+}
+
+// closeInherited keeps files from the plugin that the host itself was started
+// with: a shell's, a service manager's sockets. What Go opens is closed on exec
+// anyway. It is best effort: kernels before 5.11 cannot do it.
+func closeInherited() {
+	_ = unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
 }
 
 // reap waits for the end of a group's leader, runs atEnd and reaps the leader.

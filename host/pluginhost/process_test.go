@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 )
 
 // shellProcess returns a process that will run the script, and a folder for its files.
@@ -194,6 +195,9 @@ func TestProcessInheritsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = secret.Close() }()
+	if _, err := unix.FcntlInt(secret.Fd(), unix.F_SETFD, 0); err != nil { // as if the host had inherited it
+		t.Fatal(err)
+	}
 	p, dir := shellProcess(t, "ls -l /proc/self/fd > fds; env > env; ps -o comm= -p $$ > name || echo none > name")
 	if err := p.Start(t.Context()); err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ package plugintest
 
 import (
 	"context"
+	"io/fs"
 	"math"
 	"net"
 	"os"
@@ -105,6 +106,9 @@ func socketDir(t testing.TB) string {
 	dir, err := os.MkdirTemp("", "walrig")
 	if err == nil && len(dir) > maxSocketPath {
 		_ = os.Remove(dir)
+		err = fs.ErrInvalid
+	}
+	if err != nil {
 		dir, err = os.MkdirTemp("/tmp", "walrig")
 	}
 	if err != nil {

@@ -182,7 +182,7 @@ func TestScannersComeAndGoWhileAWriterAppends(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() {
-			for range 20 {
+			for range 10 {
 				s, err := w.Read(soon(t), walimpls.ReadOptions{Start: walimpls.FromLatest()})
 				if err != nil {
 					t.Error(err)

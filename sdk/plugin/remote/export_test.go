@@ -27,3 +27,6 @@ func Buffered(s *Scanner) int {
 	}
 	return n
 }
+
+// Ended is closed when s receives nothing any more.
+func Ended(s *Scanner) <-chan struct{} { return s.received }

@@ -211,6 +211,9 @@ func TestReadsThatBreakTheProtocolEndTheScanner(t *testing.T) {
 			}}
 			w := open(t, p.serve(t), "orders", 1, 1)
 			s, err := w.Read(soon(t), walimpls.ReadOptions{Start: walimpls.FromAll(), BufferRecords: 2, BufferBytes: 100})
+			if err == nil {
+				<-remote.Ended(s.(*remote.Scanner)) // before any credit is given back
+			}
 			for err == nil {
 				_, err = s.Next(soon(t))
 			}
