@@ -29,9 +29,9 @@ const (
 )
 
 type appendOptions struct {
-	channel, file, vchannel string
-	properties              []string
-	create, nul, whole      bool
+	channel, file, vchannel, txn string
+	properties                   []string
+	create, nul, whole           bool
 }
 
 func (a *app) appendCmd() *cobra.Command {
@@ -49,8 +49,8 @@ append stops reading, waits for what is under way, and says what became of it an
 code is 3 if the outcome of any record is unknown, else that of the error. Nothing is ever sent twice.
 
 With -o json every record gets a line, in input order and as soon as its outcome is known:
-  {"line":1,"outcome":"stored","id":"42","time_tick":null,"term":3,"checkpoint":null,"error":null}
-The outcome is stored, not_stored or unknown.`,
+  {"line":1,"outcome":"stored","id":"42","time_tick":"…","term":3,"checkpoint":"…","error":null}
+The outcome is stored, not_stored or unknown; a checkpoint is where "read --from cp:TOKEN" goes on behind the record.`,
 		Example: `  walrig append orders --create -f orders.txt
   printf 'one\ntwo\n' | walrig append orders -p source=billing
   walrig append blobs --whole -f picture.png
@@ -70,6 +70,7 @@ The outcome is stored, not_stored or unknown.`,
 	f.StringVar(&opt.vchannel, "vchannel", "", "virtual channel of the records (default: to every one)")
 	f.StringArrayVarP(&opt.properties, "property", "p", nil, "key=value that each record gets; may be repeated")
 	f.BoolVar(&opt.create, "create", false, "create the channel if it does not exist")
+	f.StringVar(&opt.txn, "txn", "", "make the records a part of this open transaction (see \"walrig txn\")")
 	f.BoolVarP(&opt.nul, "null", "0", false, "split the input at NUL bytes instead of line ends")
 	f.BoolVar(&opt.whole, "whole", false, "make one record of the entire input")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress bar")
@@ -80,6 +81,12 @@ func (a *app) runAppend(ctx context.Context, opt appendOptions) error {
 	properties, err := parseProperties(opt.properties)
 	if err != nil {
 		return err
+	}
+	var txn uint64
+	if opt.txn != "" {
+		if txn, err = parseTxn(opt.txn); err != nil {
+			return err
+		}
 	}
 	input, size, err := a.openInput(opt.file)
 	if err != nil {
@@ -113,7 +120,7 @@ func (a *app) runAppend(ctx context.Context, opt appendOptions) error {
 		cut()
 	})
 	defer stopCut()
-	appender, err := c.NewAppender(streamCtx, opt.channel, client.AppenderOptions{})
+	appender, err := c.NewAppender(streamCtx, opt.channel, client.AppenderOptions{TxnID: txn})
 	if err != nil {
 		if ended := endedBy(ctx, opt.channel); ended != nil {
 			return ended
