@@ -37,6 +37,9 @@ type Server struct {
 	draining chan struct{}
 	hard     context.Context
 	hardStop context.CancelFunc
+	// watched ends when those who watch the health have been told of the end.
+	watched   context.Context
+	watchStop context.CancelFunc
 	// helpers counts goroutines that end soon after their stream or Shutdown.
 	helpers sync.WaitGroup
 
@@ -54,6 +57,7 @@ func New(opt Options) *Server {
 		health: health.NewServer(), calls: newGate(), ready: make(chan struct{}), draining: make(chan struct{}),
 	}
 	s.hard, s.hardStop = context.WithCancel(context.Background())
+	s.watched, s.watchStop = context.WithCancel(context.Background())
 	s.setHealth(healthv1.HealthCheckResponse_NOT_SERVING)
 	return s
 }
@@ -200,6 +204,9 @@ func (s *Server) isReady() bool {
 // and the time gRPC gets to send what they answered.
 const hardGrace = 600 * time.Millisecond
 
+// watchGrace is how long health watches may take to pass on NOT_SERVING.
+const watchGrace = 100 * time.Millisecond
+
 // Shutdown stops the server: health turns NOT_SERVING, new calls and readers
 // end with ErrShutdown, appends under way end or are cut short after
 // Options.DrainTimeout or when ctx ends. It returns within
@@ -219,6 +226,7 @@ func (s *Server) Shutdown(ctx context.Context) {
 
 	s.log.Info("shutting down")
 	s.health.Shutdown()
+	time.AfterFunc(watchGrace, s.watchStop)
 	close(s.draining)
 	s.calls.close()
 	drain, cancel := context.WithTimeout(ctx, s.opt.DrainTimeout)

@@ -163,22 +163,20 @@ func (a *Appender) refusal() error {
 // send hands requests to the connection until there will be no more.
 func (a *Appender) send() {
 	defer a.running.Done()
-	var sequence uint64
-	for {
+	for sequence := uint64(1); ; sequence++ {
 		// Yielding lets callers that are about to append join this request: it
 		// makes larger requests, and costs nothing when nobody is.
 		for range 3 {
 			runtime.Gosched()
 		}
-		g := a.next()
-		if g == nil {
+		records := a.next()
+		if records == nil {
 			_ = a.stream.CloseSend()
 			return
 		}
-		sequence++
-		if err := a.stream.Send(&walv1.AppendStreamRequest{Sequence: sequence, Records: g.records}); err != nil {
-			// The stream has ended. receive learns why, and g is unknown unless the
-			// host said otherwise; nothing behind it may be handed over.
+		if err := a.stream.Send(&walv1.AppendStreamRequest{Sequence: sequence, Records: records}); err != nil {
+			// The stream has ended. receive learns why, and the request is unknown
+			// unless the host said otherwise; nothing behind it may be handed over.
 			a.mu.Lock()
 			for a.failed == nil {
 				a.work.Wait()
@@ -188,9 +186,10 @@ func (a *Appender) send() {
 	}
 }
 
-// next returns the next request to send, marked as handed over; nil when there
-// will be none any more.
-func (a *Appender) next() *group {
+// next returns the records of the next request, whose group is marked as handed
+// over; nil when there will be none any more. The group itself may be settled
+// by receive at any time from then on.
+func (a *Appender) next() []*walv1.AppendRecord {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for {
@@ -207,7 +206,7 @@ func (a *Appender) next() *group {
 			a.queue[0] = nil
 			a.queue = a.queue[1:]
 			a.sent = append(a.sent, g)
-			return g
+			return g.records
 		case len(a.queue) == 0 && a.closed:
 			return nil
 		}
