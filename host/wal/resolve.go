@@ -23,7 +23,7 @@ type place struct {
 // be, because the open fenced whoever could still have stored it.
 func (w *termWAL) resolve(handle walimpls.WAL) error {
 	w.mu.Lock()
-	from, any := w.core.ReadBackFrom()
+	from, some := w.core.ReadBackFrom()
 	unknown := map[message.Tick]place{}
 	for _, b := range w.core.Unresolved() {
 		for i, s := range b.States {
@@ -34,7 +34,7 @@ func (w *termWAL) resolve(handle walimpls.WAL) error {
 	}
 	w.mu.Unlock()
 	found := map[message.Tick]message.Message{}
-	if any {
+	if some {
 		ctx, cancel := context.WithTimeout(w.ctx, w.opt.ResolveTimeout)
 		defer cancel()
 		barrier, err := w.writeBarrier(ctx, handle)

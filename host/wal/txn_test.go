@@ -144,7 +144,7 @@ func TestExpiryIsWrittenToTheLogAndUnpins(t *testing.T) {
 	id := begin(t, w)
 	w.Append(within(t, 5*time.Second), body(id, "x"))
 	tail := mustAppend(t, w, "plain")[0]
-	if lc := w.Status().LastConfirmed; lc > message.ID(message.Uint64ID(3)) {
+	if lc := w.Status().LastConfirmed; lc > message.Uint64ID(3) {
 		t.Errorf("an open transaction does not pin the last confirmed id: %s", lc)
 	}
 	waitFor(t, func() bool { return w.Status().LastConfirmed > tail.ID })

@@ -115,15 +115,14 @@ func (o *fakeOpener) openCount() int {
 // fakeWAL is open until it is closed; end ends its term from outside.
 type fakeWAL struct {
 	wal.WAL // what the manager never calls
-	opener *fakeOpener
-	name   string
-	term   int64
+	opener  *fakeOpener
+	name    string
+	term    int64
 
 	mu     sync.Mutex // guards all below
 	closed bool
 	err    error
 	done   chan struct{}
-	stored int
 }
 
 func (w *fakeWAL) Channel() walimpls.Channel {

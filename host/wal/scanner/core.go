@@ -183,11 +183,11 @@ func (c *core) passes(m *message.Message) bool {
 	return len(c.opt.Types) == 0 || slices.Contains(c.opt.Types, m.Type)
 }
 
-// drain returns what is ready: at most limit units of max bytes, but at least
+// drain returns what is ready: at most limit units of maxBytes, but at least
 // one if limit allows any.
-func (c *core) drain(limit, max int) []Unit {
+func (c *core) drain(limit, maxBytes int) []Unit {
 	n, bytes := 0, 0
-	for n < limit && (n == 0 || bytes < max) {
+	for n < limit && (n == 0 || bytes < maxBytes) {
 		bytes += c.out[n].bytes()
 		n++
 	}
