@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -98,7 +99,7 @@ func (h *fakeHost) AppendStream(stream walv1.WALService_AppendStreamServer) erro
 	n := 0
 	for {
 		req, err := stream.Recv()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
@@ -193,8 +194,7 @@ type result struct {
 }
 
 // runApp runs a command line in this process against a host at addr.
-func runApp(t *testing.T, ctx context.Context, addr string, stdin io.Reader, args ...string) result {
-	t.Helper()
+func runApp(ctx context.Context, addr string, stdin io.Reader, args ...string) result {
 	var stdout, stderr bytes.Buffer
 	return runWith(ctx, addr, stdin, &stdout, &stderr, args...)
 }

@@ -29,7 +29,8 @@ func (a *app) readCmd() *cobra.Command {
 		Long: `Read records, in the order of their time ticks, each once. The records of a transaction come together, where it was
 committed; they have its txn_id and the time tick of the commit.
 
-Without --follow reading stops at the end of the log as it was at the start. With --follow it waits for more.
+Without --follow reading stops at the end of the log as it was at the start. With --follow it waits for more, and when
+the host goes away it waits for the host to come back and goes on behind the last record.
 --timeout bounds the whole read: one that was asked for -n records, or for all there are, and did not get them exits
 with 4; one that only follows ends with 0.
 

@@ -22,7 +22,7 @@ const (
 	shutdownBudget = 10 * time.Second
 	drainTimeout   = 2 * time.Second
 	serverStop     = 4 * time.Second
-	stackStop      = 9 * time.Second
+	stackStop      = 8 * time.Second
 	// listenPatience: a predecessor that was killed lets go of the data folder a
 	// moment before its port.
 	listenPatience = time.Second
