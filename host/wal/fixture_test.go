@@ -3,6 +3,7 @@ package wal
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -13,12 +14,23 @@ import (
 
 	"github.com/walrig/walrig/conformance/faultbackend"
 	"github.com/walrig/walrig/host/catalog"
+	"github.com/walrig/walrig/host/pluginhost"
 	"github.com/walrig/walrig/host/wal/scanner"
 	"github.com/walrig/walrig/sdk/message"
+	"github.com/walrig/walrig/sdk/plugin"
 	"github.com/walrig/walrig/sdk/walimpls"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain is the fault plugin too, when the plugin host starts this binary.
+func TestMain(m *testing.M) {
+	if os.Getenv(pluginEnv) != "" {
+		plugin.Serve(faultbackend.NewBuilder())
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+const pluginEnv = "WAL_TEST_IS_PLUGIN"
 
 const testChannel = "orders"
 
@@ -28,12 +40,42 @@ type fixture struct {
 	store   *faultbackend.Store
 	rules   *faultbackend.Controller
 	catalog catalog.Catalog
-	term    int64
+	terms   map[string]int64
+	// plugin is set when the store is behind a plugin process, which takes its
+	// rules from rulesFile.
+	plugin    *pluginhost.Plugin
+	rulesFile string
+}
+
+// newPluginFixture is newFixture with the store in a plugin process.
+func newPluginFixture(t *testing.T) *fixture {
+	t.Helper()
+	f := &fixture{t: t, terms: map[string]int64{}, rulesFile: filepath.Join(t.TempDir(), "rules")}
+	f.catalog = f.newCatalog()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := pluginhost.New(pluginhost.Options{
+		Log: zap.NewNop(), MinBackoff: 5 * time.Millisecond,
+		Plugins: []pluginhost.Config{{
+			Name: "fault", Backend: faultbackend.Name, Path: self, Env: map[string]string{pluginEnv: "1"},
+			Config: walimpls.Config{"file": filepath.Join(t.TempDir(), "log"), "rules_file": f.rulesFile},
+		}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = h.Close(context.Background()) })
+	if f.plugin, err = h.Plugin("fault"); err != nil {
+		t.Fatal(err)
+	}
+	return f
 }
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{t: t, store: faultbackend.NewStore(), rules: faultbackend.NewController()}
+	f := &fixture{t: t, terms: map[string]int64{}, store: faultbackend.NewStore(), rules: faultbackend.NewController()}
 	t.Cleanup(func() { _ = f.store.Close() })
 	f.catalog = f.newCatalog()
 	return f
@@ -69,16 +111,19 @@ func (b backend) Description(context.Context) (walimpls.Description, error) { re
 // opener returns a host's opener on the store. change may alter the options.
 func (f *fixture) opener(c catalog.Catalog, change func(*Options)) Opener {
 	f.t.Helper()
-	b := faultbackend.NewBuilder(faultbackend.WithStore(f.store), faultbackend.WithController(f.rules))
-	o, err := b.Build(context.Background(), walimpls.Config{}, zap.NewNop())
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	f.t.Cleanup(func() { _ = o.Close(context.Background()) })
 	opt := Options{
-		Catalog: c, Log: zaptest.NewLogger(f.t, zaptest.Level(zap.WarnLevel)),
-		Backend:      func(string) (Backend, error) { return backend{o, b.Describe()}, nil },
+		Catalog: c, Log: zaptest.NewLogger(f.t, zaptest.Level(zap.ErrorLevel)),
 		TickInterval: 5 * time.Millisecond,
+		Backend:      func(string) (Backend, error) { return f.plugin, nil },
+	}
+	if f.plugin == nil {
+		b := faultbackend.NewBuilder(faultbackend.WithStore(f.store), faultbackend.WithController(f.rules))
+		o, err := b.Build(context.Background(), walimpls.Config{}, zap.NewNop())
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		f.t.Cleanup(func() { _ = o.Close(context.Background()) })
+		opt.Backend = func(string) (Backend, error) { return backend{o, b.Describe()}, nil }
 	}
 	if change != nil {
 		change(&opt)
@@ -89,8 +134,13 @@ func (f *fixture) opener(c catalog.Catalog, change func(*Options)) Opener {
 // open opens the test's channel at the next term.
 func (f *fixture) open(change func(*Options)) WAL {
 	f.t.Helper()
-	f.term++
-	w, err := f.opener(f.catalog, change).Open(context.Background(), testChannel, f.term)
+	return f.openChannel(testChannel, change)
+}
+
+func (f *fixture) openChannel(channel string, change func(*Options)) WAL {
+	f.t.Helper()
+	f.terms[channel]++
+	w, err := f.opener(f.catalog, change).Open(context.Background(), channel, f.terms[channel])
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -100,7 +150,11 @@ func (f *fixture) open(change func(*Options)) WAL {
 
 func (f *fixture) setRules(text string) {
 	f.t.Helper()
-	if err := f.rules.SetRules(text); err != nil {
+	set := func(text string) error { return faultbackend.WriteRules(f.rulesFile, text) }
+	if f.plugin == nil {
+		set = f.rules.SetRules
+	}
+	if err := set(text); err != nil {
 		f.t.Fatal(err)
 	}
 }

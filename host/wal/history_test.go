@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -56,9 +57,10 @@ func (h *history) count(op string) {
 	h.ops[op]++
 }
 
-// TestEveryReaderSeesTheSameHistory is the framework test: writers of plain
-// records and transactions, faults of every kind, terms that follow each other,
-// and readers that begin live and from every checkpoint that was handed out.
+// TestEveryReaderSeesTheSameHistory is the framework test: on three pchannels
+// and over five terms, writers of plain records and transactions, faults of
+// every kind, and readers that begin live and from every checkpoint that anybody
+// was given. The store is in process, so that many seeds are cheap.
 func TestEveryReaderSeesTheSameHistory(t *testing.T) {
 	n := *seeds
 	if testing.Short() {
@@ -66,57 +68,100 @@ func TestEveryReaderSeesTheSameHistory(t *testing.T) {
 	}
 	for i := range n {
 		seed := *seedBase + uint64(i)
-		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { runHistory(t, seed) })
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { runHistory(t, newFixture(t), seed) })
 	}
 }
 
-func runHistory(t *testing.T, seed uint64) {
-	rng := rand.New(rand.NewPCG(seed, 1))
-	f := newFixture(t)
-	h := newHistory()
-	const terms = 5
-	var last WAL
-	var live []*liveReader
-	for term := 1; term <= terms; term++ {
-		f.setRules("")
-		w := f.open(func(o *Options) {
-			o.WABBytes, o.WABAge = 4<<10, 20*time.Millisecond
-			o.TickBytes = 2 << 10
-			o.TxnKeepalive = 500 * time.Millisecond
-		})
-		for range 2 {
-			live = append(live, startReader(t, w, scanner.Options{Name: "live", Start: scanner.All}))
-		}
-		f.setRules(fmt.Sprintf(`
-append fail-before-write not_stored prob=0.004 seed=%[1]d
+// TestEveryReaderSeesTheSameHistoryThroughAPlugin is the same with the store in
+// a plugin process, which is also killed now and then.
+func TestEveryReaderSeesTheSameHistoryThroughAPlugin(t *testing.T) {
+	n := max(2, *seeds/5)
+	if testing.Short() {
+		n = 1
+	}
+	for i := range n {
+		seed := *seedBase + uint64(i)
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { runHistory(t, newPluginFixture(t), seed) })
+	}
+}
+
+// faults are the rules of one term.
+func faults(f *fixture, rng *rand.Rand) string {
+	rules := fmt.Sprintf(`
+append fail-before-write not_stored prob=0.004 seed=%[1]d name=before
 append fail-after-write unknown prob=0.004 seed=%[1]d name=after
 append late 5ms prob=0.004 seed=%[1]d name=late
+append permanent prob=0.004 seed=%[1]d name=permanent
 append lose-connection prob=0.002 seed=%[1]d name=lose
 open error unavailable prob=0.2 seed=%[1]d count=3 name=open
-next error unavailable prob=0.02 seed=%[1]d name=next`, rng.IntN(1<<30)))
-		writeTerm(t, w, h, term, rng.Uint64())
-		last = w
-		if term < terms && rng.IntN(3) > 0 {
-			f.setRules("")
-			_ = w.Close(context.Background())
+next error unavailable prob=0.02 seed=%[1]d name=next`, rng.IntN(1<<30))
+	if f.plugin != nil {
+		rules += fmt.Sprintf("\nappend exit 3 half prob=0.002 count=1 seed=%d name=exit", rng.IntN(1<<30))
+	}
+	return rules
+}
+
+func runHistory(t *testing.T, f *fixture, seed uint64) {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	const terms = 5
+	channels := []string{testChannel, "invoices", "stock"}
+	histories := make([]*history, len(channels))
+	last := make([]WAL, len(channels))
+	live := make([][]*liveReader, len(channels))
+	for i, channel := range channels {
+		histories[i] = newHistory()
+		if channel != testChannel {
+			f.create(f.catalog, channel)
 		}
+	}
+	for term := 1; term <= terms; term++ {
+		f.setRules("")
+		var wg sync.WaitGroup
+		for i, channel := range channels {
+			if last[i] != nil && rng.IntN(3) > 0 {
+				_ = last[i].Close(context.Background())
+			}
+			last[i] = f.openChannel(channel, func(o *Options) {
+				o.WABBytes, o.WABAge = 4<<10, 20*time.Millisecond
+				o.TickBytes = 2 << 10
+				o.TxnKeepalive = 500 * time.Millisecond
+			})
+			live[i] = append(live[i], startReader(t, last[i], scanner.Options{Name: "live", Start: scanner.All}))
+		}
+		f.setRules(faults(f, rng))
+		for i := range channels {
+			seed := rng.Uint64()
+			wg.Go(func() { writeTerm(t, last[i], histories[i], term, seed) })
+		}
+		wg.Wait()
 	}
 	f.setRules("")
-	truth := readUntilCaughtUp(t, last, scanner.Options{Start: scanner.All})
-	judge(t, h, truth)
-	for _, r := range live {
-		r.stop()
-		checkPrefix(t, h, r.units, truth)
-		for _, c := range r.checkpoints {
-			h.checkpoint(c)
+	for i, h := range histories {
+		truth := readUntilCaughtUp(t, last[i], scanner.Options{Start: scanner.All})
+		judge(t, h, truth)
+		for _, r := range live[i] {
+			r.stop()
+			checkPrefix(t, h, r.units, truth)
+			for _, c := range r.checkpoints {
+				h.checkpoint(c)
+			}
 		}
+		resumeEverywhere(t, last[i], h, truth)
+		t.Logf("seed %d, %s: %d units, %d checkpoints; %s", seed, channels[i], len(truth), len(h.cps), h.counts())
 	}
-	resumeEverywhere(t, last, h, truth)
+	if f.rules != nil {
+		t.Logf("faults %v", f.rules.Stats().Faults)
+	}
+}
+
+// counts lists what was done, by name.
+func (h *history) counts() string {
 	var ops []string
 	for op, n := range h.ops {
 		ops = append(ops, fmt.Sprintf("%s=%d", op, n))
 	}
-	t.Logf("seed %d: %d units, %d checkpoints; %s; faults %+v", seed, len(truth), len(h.cps), strings.Join(ops, " "), f.rules.Stats())
+	slices.Sort(ops)
+	return strings.Join(ops, " ")
 }
 
 // writeTerm runs ten writers on one term.
@@ -125,7 +170,7 @@ func writeTerm(t *testing.T, w WAL, h *history, term int, seed uint64) {
 	for writer := range 10 {
 		wg.Go(func() {
 			rng := rand.New(rand.NewPCG(seed, uint64(writer)))
-			for i := range 8 {
+			for i := range 4 {
 				name := fmt.Sprintf("%d-%d-%d", term, writer, i)
 				if rng.IntN(3) > 0 {
 					r := appendOne(w, rng, message.Message{Type: message.TypeData, Payload: []byte(name)})
