@@ -137,6 +137,11 @@ func runHistory(t *testing.T, f *fixture, seed uint64) {
 	}
 	f.setRules("")
 	for i, h := range histories {
+		if last[i].Err() != nil {
+			// A permanent error met the barrier of a re-open: that ends a term.
+			h.count("term ended")
+			last[i] = f.openChannel(channels[i], nil)
+		}
 		truth := readUntilCaughtUp(t, last[i], scanner.Options{Start: scanner.All})
 		judge(t, h, truth)
 		for _, r := range live[i] {
