@@ -227,6 +227,7 @@ func (a *appender) lose(cause error) {
 	finished = append(finished, a.queue.lose(unknown)...)
 	a.freed()
 	a.mu.Unlock()
+	a.settled()
 	deliver(finished)
 }
 
@@ -257,11 +258,12 @@ func (a *appender) abandon(ctx context.Context, c *call) bool {
 	a.freed()
 	a.mu.Unlock()
 	deliver(finished)
+	a.settled()
 	return ok
 }
 
-// settled returns when the sender does not look at records any more whose
-// outcome is known.
+// settled returns when the sender does not look at records any more whose outcome
+// is known: it may be known while they are still being encoded.
 func (a *appender) settled() {
 	a.encoding.Lock()
 	defer a.encoding.Unlock()

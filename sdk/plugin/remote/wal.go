@@ -118,8 +118,6 @@ func (w *WAL) Append(ctx context.Context, batch []message.Message) ([]message.ID
 	ids := make([]message.ID, len(batch))
 	for i, o := range c.outcomes {
 		if o.State != walimpls.Stored {
-			// It may have become known while the sender still encodes it.
-			w.appender.settled()
 			return nil, &walimpls.BatchError{Channel: w.channel.Name, Outcomes: c.outcomes}
 		}
 		ids[i] = o.ID
