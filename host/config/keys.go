@@ -51,7 +51,7 @@ var keyTable = []Key{
 	{Name: "listen", Type: TypeAddress, Default: "127.0.0.1:7700",
 		Doc: "Where the API listens. Port 0 takes a free port, which the ready line names. An address that is not loopback needs `insecure`."},
 	{Name: "metrics_listen", Type: TypeAddress, DefaultDoc: "off",
-		Doc: "Where Prometheus can scrape `/metrics` over HTTP, such as `127.0.0.1:7701`; without it no metrics are served. Port 0 takes a free port, which the log names. An address that is not loopback needs `insecure`."},
+		Doc: "Where Prometheus can scrape `/metrics` over HTTP, such as `127.0.0.1:7701`; [metrics.md](metrics.md) lists them. Without it nothing is counted. Port 0 takes a free port, which the log names. An address that is not loopback needs `insecure`."},
 	{Name: "insecure", Type: TypeBool, Default: "false",
 		Doc: "Allows to listen on an address that is not loopback, for the API and the metrics, without TLS and authentication: everybody who reaches the API can read, write and delete."},
 	{Name: "mode", Type: TypeString, Default: ModeStandalone, OneOf: []string{ModeStandalone, ModeCluster},
