@@ -3,7 +3,6 @@ package pluginhost
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -114,7 +113,7 @@ func (p *process) launch() error {
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		closeAll()
 		// Its errno is not the binary's, and must not be taken for it.
-		return fmt.Errorf("its pipes and links cannot be made: %v", err)
+		return errors.New("its pipes and links cannot be made: " + err.Error())
 	}
 	proc, err := p.launcher.start(path, []string{p.image.path}, &os.ProcAttr{
 		Env: p.env, Files: append([]*os.File{stdin, stdoutW, stderrW}, extra...), Sys: processAttr(),

@@ -144,7 +144,9 @@ func toResults(results []wal.Result, ids idFormat) []*walv1.AppendResult {
 
 // sameError compares pointers only: not every error type can be compared.
 func sameError(a, b error) bool {
+	//nolint:errorlint // one object given to many records is what is looked for, not what it wraps
 	x, ok := a.(*walimpls.Error)
+	//nolint:errorlint // the same
 	y, ok2 := b.(*walimpls.Error)
 	return ok && ok2 && x == y
 }

@@ -86,7 +86,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	select {
 	case <-ctx.Done():
 		s.Shutdown(context.WithoutCancel(ctx))
-		<-served
+		_ = <-served // it ends because of Shutdown
 		return nil
 	case err = <-served:
 	}

@@ -84,7 +84,7 @@ func (a *Appender) receive() {
 		state, err = walimpls.NotStored, ended.cause
 	case refused(err):
 		state, err = walimpls.NotStored, a.client.callError(a.ctx, err, nothingSent)
-	case errors.Is(err, io.EOF), err == nil:
+	case errors.Is(err, io.EOF):
 		err = walimpls.Errorf(walimpls.CodeUnknownOutcome, a.channel, "append: the host ended the stream without an answer")
 	case !errors.Is(err, walimpls.ErrUnknownOutcome):
 		err = a.client.unknownAppend(a.ctx, a.channel, err)

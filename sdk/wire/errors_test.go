@@ -235,7 +235,7 @@ func TestOutcomesThatSayTooLittlePromiseNothing(t *testing.T) {
 }
 
 func TestOutcomesDoNotNestForEver(t *testing.T) {
-	err := error(walimpls.ErrNoSpace)
+	err := walimpls.ErrNoSpace
 	for range 50 {
 		err = walimpls.BatchFailure("orders", 1, walimpls.NotStored, err)
 	}
