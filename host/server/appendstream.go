@@ -66,7 +66,7 @@ func (s *Server) greet(stream walv1.WALService_AppendStreamServer) (c *channel, 
 	if c, err = s.channels.find(first.GetChannel()); err != nil {
 		return nil, 0, err
 	}
-	if st, err, _ := c.now(); st == unavailable {
+	if st, _, err := c.now(); st == unavailable {
 		return nil, 0, err
 	}
 	return c, first.GetTxnId(), stream.Send(&walv1.AppendStreamResponse{})

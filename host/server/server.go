@@ -86,7 +86,8 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	select {
 	case <-ctx.Done():
 		s.Shutdown(context.WithoutCancel(ctx))
-		_ = <-served // it ends because of Shutdown
+		err = <-served // the end that Shutdown brought
+		s.opt.Log.Debug("the listener ended", zap.Error(err))
 		return nil
 	case err = <-served:
 	}

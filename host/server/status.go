@@ -73,7 +73,7 @@ func (s *Server) channelStatus(ctx context.Context, c *channel) *walv1.ChannelSt
 
 // describeChannel is channelStatus with a context of its own for the backend.
 func (s *Server) describeChannel(ctx, ask context.Context, c *channel) *walv1.ChannelStatus {
-	st, reason, _ := c.now()
+	st, _, reason := c.now()
 	out := &walv1.ChannelStatus{Name: c.name, Plugin: c.plugin}
 	if row, err := s.opt.Catalog.Get(ctx, c.name); err == nil {
 		out.Backend, out.StoreId, out.Term = row.Backend, row.StoreID, row.Term
