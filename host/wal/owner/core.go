@@ -181,7 +181,7 @@ func (c *Core) resolved(b *Batch) {
 	if n == 0 {
 		return
 	}
-	for _, done := range c.window[:n] {
+	for k, done := range c.window[:n] {
 		for i := range done.Messages {
 			if done.States[i] == Stored {
 				c.ready = append(c.ready, done.Messages[i])
@@ -189,8 +189,10 @@ func (c *Core) resolved(b *Batch) {
 		}
 		c.released = done.Last()
 		if done.tick && done.States[0] == Stored {
+			// Read back or answered out of order, records behind the tick may be
+			// settled before it; no persisted tick covers them yet.
 			c.unticked, c.untickedRecords = 0, 0
-			for _, later := range c.window[n:] {
+			for _, later := range c.window[k+1:] {
 				c.countStored(later)
 			}
 		}

@@ -102,16 +102,20 @@ func (c *Core) AskEnd(channel string, id uint64, commit bool) error {
 
 // Doom makes every transaction that is open on the vchannel ("" for all) roll
 // back: an exclusive record gets its tick now, and none begun before may commit
-// behind it. A transaction whose end has its tick already is left alone.
+// behind it. A commit that has its tick already is left alone, but if it turns
+// out not to be stored it is the last one.
 func (c *Core) Doom(vchannel string) {
 	for _, t := range c.open {
-		if t.State == TxnEndSent || (vchannel != "" && t.VChannel != "" && t.VChannel != vchannel) {
+		if vchannel != "" && t.VChannel != "" && t.VChannel != vchannel {
+			continue
+		}
+		t.Doomed = true
+		if t.State == TxnEndSent {
 			continue
 		}
 		if t.State != TxnCommitting {
 			t.State = TxnRollingBack
 		}
-		t.Doomed = true
 		c.ending[t.ID] = t
 	}
 }
