@@ -338,6 +338,9 @@ func (s *Scanner) stepBackend(ctx context.Context) error {
 			continue
 		}
 		s.passed(term, tick)
+		// What this tick released must not come from the buffer again, so an
+		// older candidate is void, also when a newer term's tick releases it.
+		s.candidate = 0
 		if term != s.src.Term() || s.src.Buffer() == nil {
 			continue
 		}
@@ -345,7 +348,6 @@ func (s *Scanner) stepBackend(ctx context.Context) error {
 		if covers {
 			return s.switchTo(tick)
 		}
-		s.candidate = 0
 		if behind {
 			s.candidate = tick
 		}
