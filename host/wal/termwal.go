@@ -185,7 +185,7 @@ func (w *termWAL) progress(tick message.Tick, released []message.Message) messag
 	}
 	return message.Message{
 		Type: message.TypeTimeTick, TimeTick: tick, Term: w.claim.term,
-		Incarnation: w.channel.Incarnation, LastConfirmed: w.core.LastConfirmed(),
+		Incarnation: w.channel.Incarnation, LastConfirmed: w.core.Confirmed(),
 	}
 }
 

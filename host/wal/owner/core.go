@@ -1,6 +1,8 @@
 package owner
 
 import (
+	"slices"
+
 	"github.com/walrig/walrig/sdk/message"
 )
 
@@ -62,6 +64,9 @@ type Core struct {
 	open   []*Txn
 	ending map[uint64]*Txn
 	ended  []uint64
+	// unreleased are those that ended at a tick above the released one: for a
+	// reader at that tick they are open.
+	unreleased []*Txn
 
 	// ready collects stored records of the released prefix until Release.
 	ready []message.Message
@@ -92,6 +97,19 @@ func (c *Core) LastConfirmed() message.ID {
 	}
 	if len(c.open) > 0 && c.open[0].known < id {
 		id = c.open[0].known
+	}
+	return id
+}
+
+// Confirmed returns the last confirmed id of the released tick: a reader that
+// has everything up to that tick finds there what follows. An end that is stored
+// and not released does not count yet, so it may lie below LastConfirmed.
+func (c *Core) Confirmed() message.ID {
+	id := c.LastConfirmed()
+	for _, t := range c.unreleased {
+		if message.Tick(t.ID) <= c.released && t.end > c.released {
+			id = min(id, t.known)
+		}
 	}
 	return id
 }
@@ -199,6 +217,7 @@ func (c *Core) resolved(b *Batch) {
 	}
 	clear(c.window[:n])
 	c.window = c.window[n:]
+	c.unreleased = slices.DeleteFunc(c.unreleased, func(t *Txn) bool { return t.end <= c.released })
 }
 
 // countStored counts the stored records of a batch above the last persisted tick.

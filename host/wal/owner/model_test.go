@@ -24,6 +24,14 @@ type naive struct {
 	txns    map[uint64]*naiveTxn
 	given   []message.Message // what Release returned
 	idle    message.Tick
+	ends    map[uint64]message.Tick
+	// promises are last confirmed ids and the tick from which they hold.
+	promises []promise
+}
+
+type promise struct {
+	tick message.Tick
+	lc   message.ID
 }
 
 type naiveRecord struct {
@@ -53,7 +61,7 @@ func (r *naiveRecord) resolved() bool { return r.state == Stored || r.state == F
 
 func newNaive() *naive {
 	opening := message.Message{Type: message.TypeTimeTick, TimeTick: 100, ID: message.Uint64ID(2), Term: 1}
-	return &naive{core: New(1, opening), known: opening.ID, next: 101, nextID: 3, txns: map[uint64]*naiveTxn{}, idle: 100}
+	return &naive{core: New(1, opening), known: opening.ID, next: 101, nextID: 3, txns: map[uint64]*naiveTxn{}, ends: map[uint64]message.Tick{}, idle: 100}
 }
 
 // lc is the smallest known of everything unresolved and every open transaction.
@@ -137,6 +145,7 @@ func (n *naive) resolve(r *naiveRecord, stored bool) {
 	case message.TypeCommitTxn, message.TypeRollbackTxn:
 		if tx := n.txns[r.txn]; stored {
 			delete(n.txns, r.txn)
+			n.ends[r.txn] = r.tick
 		} else {
 			tx.asked, tx.sent = "", false
 		}
@@ -216,6 +225,16 @@ func (n *naive) check(t *rapid.T) {
 	if !slices.Equal(given, ready) {
 		t.Fatalf("released %v, want %v", given, ready)
 	}
+	confirmed := n.lc()
+	for _, r := range n.records {
+		if e := n.ends[r.txn]; r.kind == message.TypeBeginTxn && r.state == Stored && r.tick <= released && e > released {
+			confirmed = min(confirmed, r.known)
+		}
+	}
+	if got := c.Confirmed(); got != confirmed {
+		t.Fatalf("the last confirmed id of the released tick is %v, want %v", got, confirmed)
+	}
+	n.promises = append(n.promises, promise{released + 1, confirmed})
 	from, any := message.ID(""), false
 	for _, r := range n.records {
 		r.state = r.batch.States[r.index]
@@ -259,13 +278,10 @@ func (n *naive) checkTxns(t *rapid.T) {
 // a reader from there meets every record with a tick at or above, and the first
 // record of every transaction that was open.
 func (n *naive) lastConfirmedPromise(t *rapid.T) {
-	end := map[uint64]message.Tick{}
 	for _, r := range n.records {
-		if r.state == Stored && (r.kind == message.TypeCommitTxn || r.kind == message.TypeRollbackTxn) {
-			end[r.txn] = r.tick
-		}
+		n.promises = append(n.promises, promise{r.tick, r.lc})
 	}
-	for _, m := range n.records {
+	for _, m := range n.promises {
 		for _, x := range n.records {
 			if x.state != Stored || x.landed >= m.lc {
 				continue
@@ -273,7 +289,7 @@ func (n *naive) lastConfirmedPromise(t *rapid.T) {
 			if x.tick >= m.tick {
 				t.Fatalf("a reader from the last confirmed id %v of tick %d misses tick %d at %v", m.lc, m.tick, x.tick, x.landed)
 			}
-			if e, ended := end[x.txn]; x.kind == message.TypeBeginTxn && (!ended || e > m.tick) {
+			if e, ended := n.ends[x.txn]; x.kind == message.TypeBeginTxn && x.tick < m.tick && (!ended || e >= m.tick) {
 				t.Fatalf("a reader from the last confirmed id %v of tick %d misses the begin of open transaction %d at %v", m.lc, m.tick, x.txn, x.landed)
 			}
 		}

@@ -36,7 +36,8 @@ type Txn struct {
 	Doomed bool
 
 	known message.ID
-	open  int // unresolved records, the begin included
+	open  int          // unresolved records, the begin included
+	end   message.Tick // of its stored commit or rollback
 }
 
 // Begin accepts a transaction's first record at the tick, which becomes the
@@ -187,6 +188,9 @@ func (c *Core) txnStored(m *message.Message) {
 		}
 	case message.TypeCommitTxn, message.TypeRollbackTxn:
 		c.endTxn(t)
+		if t.end = m.TimeTick; t.end > c.released {
+			c.unreleased = append(c.unreleased, t)
+		}
 	default:
 		t.open--
 		t.Bodies++
