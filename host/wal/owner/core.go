@@ -77,6 +77,8 @@ type Core struct {
 	// unticked counts stored bytes and records since the last persisted time tick.
 	unticked        int
 	untickedRecords int
+	// reopened says that no persisted time tick followed the last re-open.
+	reopened bool
 }
 
 // New returns the state behind the opening tick: its id is the first known.
@@ -209,7 +211,7 @@ func (c *Core) resolved(b *Batch) {
 		if done.tick && done.States[0] == Stored {
 			// Read back or answered out of order, records behind the tick may be
 			// settled before it; no persisted tick covers them yet.
-			c.unticked, c.untickedRecords = 0, 0
+			c.unticked, c.untickedRecords, c.reopened = 0, 0, false
 			for _, later := range c.window[k+1:] {
 				c.countStored(later)
 			}
@@ -266,8 +268,19 @@ func (c *Core) Observe(id message.ID) { c.known = max(c.known, id) }
 // UnresolvedBytes counts what is accepted and not resolved.
 func (c *Core) UnresolvedBytes() int { return c.unresolvedBytes }
 
-// Unticked counts the stored records and bytes since the last persisted time tick.
-func (c *Core) Unticked() (records, bytes int) { return c.untickedRecords, c.unticked }
+// Unticked counts the stored records and bytes since the last persisted time
+// tick; a re-open counts as a record.
+func (c *Core) Unticked() (records, bytes int) {
+	if c.reopened {
+		return c.untickedRecords + 1, c.unticked
+	}
+	return c.untickedRecords, c.unticked
+}
+
+// Reopened says that the next handle is there. Its fence record and its barrier
+// lie behind the last persisted time tick, and last confirmed ids may name the
+// barrier: without another tick a reader that begins there would find none.
+func (c *Core) Reopened() { c.reopened = true }
 
 // Lose turns every record that was handed over without an answer into Unknown:
 // the handle is lost.

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-var histories = flag.Int("histories", 400, "how many random histories of the pure cores to play")
+var histories = flag.Int("histories", 200, "how many random histories of the pure cores to play")
 
 // TestSimulatedHistoriesHaveNoGapAndNoRepeat plays random histories with the
 // pure cores: every reader, live ones and one from every checkpoint that was

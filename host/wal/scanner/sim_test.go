@@ -32,7 +32,7 @@ type sim struct {
 	next    message.Tick
 	bytes   int // of the buffer
 	flights []*flight
-	zombies []*flight // of fenced handles; they land only when fencing is lost
+	zombies []*flight                   // of fenced handles; they land only when fencing is lost
 	known   map[*owner.Batch]message.ID // when its tick was taken
 	told    map[string]owner.State
 	given   map[message.Checkpoint]bool
