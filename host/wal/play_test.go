@@ -331,6 +331,9 @@ func (h *playHost) event(words []string) (printed []string) {
 			return h.live.scanner.Status().Checkpoint.Covers(h.term, h.w.Status().LastTick) || h.w.Err() != nil
 		})
 		h.live.stop()
+		for _, c := range h.live.checkpoints {
+			h.p.history.checkpoint(c)
+		}
 		return []string{fmt.Sprint(texts(h.live.units))}
 	case "truncate":
 		if err := h.w.Truncate(within(t, 10*time.Second), h.ids[words[1]]); err != nil {
@@ -400,13 +403,6 @@ func (p *play) read() []string {
 	for _, u := range truth {
 		p.history.checkpoint(u.Before)
 		p.history.checkpoint(u.Checkpoint)
-	}
-	for _, h := range p.hosts {
-		if h.live != nil {
-			for _, c := range h.live.checkpoints {
-				p.history.checkpoint(c)
-			}
-		}
 	}
 	p.history.mu.Lock()
 	known := newHistory()

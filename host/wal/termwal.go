@@ -73,6 +73,9 @@ type call struct {
 	txnStart message.ID
 	release  func() bool
 	answered bool
+	// settled is called when the batch is resolved, also if it was answered long
+	// before; nil for none.
+	settled func()
 }
 
 func newTermWAL(c *claim, opt Options, open *opening) *termWAL {
@@ -202,6 +205,9 @@ func (w *termWAL) end(err error) {
 	for b, c := range w.calls {
 		if f := w.answerUnresolved(b, c, err); f != nil {
 			due = append(due, f)
+		}
+		if c.settled != nil {
+			due = append(due, c.settled)
 		}
 	}
 	clear(w.calls)
