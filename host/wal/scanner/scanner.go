@@ -297,8 +297,8 @@ func (s *Scanner) stepBackend(ctx context.Context) error {
 	if s.candidate != 0 {
 		covers, behind, changed := s.src.Buffer().Covers(s.candidate)
 		switch {
-		case covers:
-			return s.switchTo(s.candidate)
+		case covers && s.switchTo(s.candidate):
+			return nil
 		case !behind:
 			s.candidate = 0
 		default:
@@ -345,8 +345,9 @@ func (s *Scanner) stepBackend(ctx context.Context) error {
 			continue
 		}
 		covers, behind, _ := s.src.Buffer().Covers(tick)
-		if covers {
-			return s.switchTo(tick)
+		// Evicted between the look and the switch, the rest of the batch counts.
+		if covers && s.switchTo(tick) {
+			return nil
 		}
 		if behind {
 			s.candidate = tick
@@ -355,17 +356,17 @@ func (s *Scanner) stepBackend(ctx context.Context) error {
 	return nil
 }
 
-// switchTo goes on in the write-ahead buffer behind the tick.
-func (s *Scanner) switchTo(tick message.Tick) error {
+// switchTo goes on in the write-ahead buffer behind the tick, if the buffer
+// still has what follows it.
+func (s *Scanner) switchTo(tick message.Tick) bool {
 	tail, err := s.src.Buffer().ReadAfter(tick)
 	if err != nil {
-		s.candidate = 0
-		return nil
+		return false
 	}
 	s.core.switched()
 	s.tail, s.candidate = tail, 0
 	s.dropBackend()
-	return nil
+	return true
 }
 
 // resumes mends what can be mended, and reports whether the scanner goes on.

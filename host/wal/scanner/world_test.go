@@ -40,6 +40,8 @@ type world struct {
 	scanner *Scanner
 	stop    chan struct{}
 	cancel  context.CancelFunc
+	looks   int // of the scanner at the buffer until between is called
+	between func()
 	gate    chan struct{} // the reader waits for it to be closed between two calls
 	printed []string
 	given   []message.Checkpoint // of the units that the reader got
@@ -192,9 +194,22 @@ func (w *world) lastConfirmed() message.ID {
 // The world is a Source.
 
 func (w *world) Channel() (string, string) { return "p", storeID }
-func (w *world) Buffer() *wab.Buffer       { return w.buffer }
 func (w *world) Term() int64               { return w.term }
 func (w *world) Done() <-chan struct{}     { return w.done }
+
+// Buffer also lets a test come between two looks of the scanner at the buffer.
+func (w *world) Buffer() *wab.Buffer {
+	w.mu.Lock()
+	between := w.between
+	if w.looks--; w.looks != 0 {
+		between = nil
+	}
+	w.mu.Unlock()
+	if between != nil {
+		between()
+	}
+	return w.buffer
+}
 
 func (w *world) Err() error {
 	w.mu.Lock()
@@ -391,6 +406,13 @@ func (w *world) play(t *testing.T, event string) []string {
 	case "evict": // everything that is old enough; the next record is young again
 		w.clk = w.clk.Add(time.Hour)
 		w.settle(words[1:]...)
+	case "between": // the n-th look from the start of the reader and the next one
+		w.between = func() {
+			w.settle(words[2:]...)
+			w.clk = w.clk.Add(time.Hour)
+			w.settle(fmt.Sprint("t", 2*number(strings.TrimLeft(words[len(words)-1], "Tt"))))
+		}
+		w.looks = number(words[1])
 	case "read":
 		opt := Options{ProgressEvery: time.Hour}
 		for _, word := range words[1:] {
