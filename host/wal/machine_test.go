@@ -2,6 +2,7 @@ package wal
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"strings"
 	"testing"
@@ -17,12 +18,15 @@ import (
 	"github.com/walrig/walrig/sdk/walimpls"
 )
 
+var machineRuns = flag.Int("machine-runs", 40, "how many random sequences of operations to play")
+
 // machine drives real WALs through a random sequence of operations and holds
 // them against the expected log: the units in the order of their answers. As
 // operations follow each other, that order is the order of their ticks.
 type machine struct {
-	t     *rapid.T
-	trace []string
+	t      *rapid.T
+	failed *bool
+	trace  []string
 
 	store *faultbackend.Store
 	rules *faultbackend.Controller
@@ -55,6 +59,9 @@ func (m *machine) note(format string, args ...any) {
 
 func (m *machine) fatalf(format string, args ...any) {
 	m.t.Helper()
+	if m.failed != nil {
+		*m.failed = true
+	}
 	m.t.Fatalf("%s\nwhat was done:\n  %s\nthe log:\n%s", fmt.Sprintf(format, args...), strings.Join(m.trace, "\n  "), m.render())
 }
 
@@ -111,7 +118,7 @@ func (m *machine) open() {
 func (m *machine) close() {
 	_ = m.rules.SetRules("")
 	for _, r := range m.reads {
-		r.stop()
+		r.stop() // again, if the run was given up
 	}
 	for _, w := range append(m.old, m.w) {
 		_ = w.Close(context.Background())
@@ -208,8 +215,15 @@ func (m *machine) read(what string, opt scanner.Options) {
 // What it prints on failure is the shortest sequence that rapid finds, and the
 // log that it left.
 func TestRandomOperationsKeepTheExpectedLog(t *testing.T) {
+	runs, failed := 0, false
 	rapid.Check(t, func(t *rapid.T) {
+		// A run with real goroutines takes long: fewer than rapid draws are
+		// enough for each day, until one fails and has to be made short.
+		if runs++; runs > *machineRuns && !failed {
+			return
+		}
 		m := newMachine(t)
+		m.failed = &failed
 		defer m.close()
 		t.Repeat(map[string]func(*rapid.T){
 			"append": func(*rapid.T) { m.append(m.w, "append", 20*time.Second) },
@@ -304,6 +318,10 @@ func TestRandomOperationsKeepTheExpectedLog(t *testing.T) {
 		})
 		_ = m.rules.SetRules("")
 		m.read("the last reader", scanner.Options{Start: scanner.All})
+		for _, r := range m.reads {
+			r.stop()
+			m.inOrder(r.units)
+		}
 		seen := map[message.Checkpoint]bool{}
 		for _, c := range append([]message.Checkpoint(nil), m.cps...) {
 			if !seen[c] {
@@ -312,6 +330,29 @@ func TestRandomOperationsKeepTheExpectedLog(t *testing.T) {
 			}
 		}
 	})
+}
+
+// inOrder holds what a live reader got: units of the expected log, from some
+// point on without a gap.
+func (m *machine) inOrder(units []scanner.Unit) {
+	var got []scanner.Unit
+	for _, u := range units {
+		if len(u.Messages) > 0 {
+			got = append(got, u)
+		}
+	}
+	at := -1
+	for i := range got {
+		text := texts(got[i : i+1])[0]
+		next := at + 1
+		for next < len(m.log) && m.log[next].text != text && (at < 0 || m.log[next].maybe) {
+			next++
+		}
+		if next == len(m.log) || m.log[next].text != text {
+			m.fatalf("a live reader got %v: %s does not follow", texts(got), text)
+		}
+		at = next
+	}
 }
 
 // startLive starts a reader that reads along until its owner ends.
