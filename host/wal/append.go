@@ -157,7 +157,7 @@ func (w *termWAL) accepted(op *interceptors.Operation, first message.Tick) {
 	default:
 		b = w.core.Accept(op.Batch, first, true)
 	}
-	c := &call{done: op.Done}
+	c := &call{done: op.Done, settled: op.Settle}
 	if t := w.core.Txn(b.Messages[0].TxnID); t != nil {
 		c.txnStart = t.LastConfirmed
 	}
@@ -250,5 +250,14 @@ func (w *termWAL) finish(b *owner.Batch) func() {
 		return nil
 	}
 	delete(w.calls, b)
-	return w.answerWith(b, c, nil)
+	answer := w.answerWith(b, c, nil)
+	if c.settled == nil {
+		return answer
+	}
+	return func() {
+		if answer != nil {
+			answer()
+		}
+		c.settled()
+	}
 }

@@ -172,9 +172,15 @@ func (w *termWAL) Truncate(ctx context.Context, before message.ID) error {
 		return err
 	}
 	_, err = w.claim.catalog.Update(ctx, w.claim.channel, w.claim.term, func(row *catalog.Row) error {
-		if row.TruncatedBefore == nil || row.TruncatedBefore.ID < point.ID {
-			row.TruncatedBefore = &point
+		last := row.TruncatedBefore
+		if last != nil && last.ID >= point.ID {
+			return nil
 		}
+		// What went before may have gone from a unit that lies higher.
+		if last != nil && (last.LastUnitTerm > point.LastUnitTerm || (last.LastUnitTerm == point.LastUnitTerm && last.LastUnitTick > point.LastUnitTick)) {
+			point.LastUnitTerm, point.LastUnitTick = last.LastUnitTerm, last.LastUnitTick
+		}
+		row.TruncatedBefore = &point
 		return nil
 	})
 	if err != nil {
@@ -184,57 +190,84 @@ func (w *termWAL) Truncate(ctx context.Context, before message.ID) error {
 }
 
 // truncationPoint describes a truncation before the id: the (term, tick) of the
-// last unit that loses a record. Units wholly below the last confirmed id of
-// the record at the id ended below that record's tick. The records from there to
-// the id are looked at one by one, and transactions among them are followed to
-// their end; all have ended, because the id is not above the last confirmed id.
+// last unit that loses a record. Units wholly below the last confirmed id of a
+// record ended below that record's tick, so the walk goes back from one last
+// confirmed id to the one before, until a unit was met that lies above all which
+// it has not seen.
 func truncationPoint(ctx context.Context, h asyncHandle, before message.ID) (catalog.Checkpoint, error) {
 	at, err := firstExactly(ctx, h, before)
 	if err != nil {
 		return catalog.Checkpoint{}, err
 	}
-	point := catalog.Checkpoint{ID: before, Term: at.Term, Tick: at.TimeTick, LastUnitTerm: at.Term, LastUnitTick: at.TimeTick - 1}
-	from := at.LastConfirmed
-	if from == "" || from >= before {
-		return point, nil
+	point := catalog.Checkpoint{ID: before, Term: at.Term, Tick: at.TimeTick}
+	for range maxWalkBack {
+		from := at.LastConfirmed
+		if from == "" {
+			from = at.ID
+		}
+		if err := lastUnitRemoved(ctx, h, from, &point); err != nil {
+			return point, err
+		}
+		if point.LastUnitTerm > at.Term || (point.LastUnitTerm == at.Term && point.LastUnitTick >= at.TimeTick) {
+			return point, nil
+		}
+		next, err := firstExactly(ctx, h, from)
+		if err != nil || next.ID >= at.ID {
+			break // an older term's records, or the beginning
+		}
+		at = next
+	}
+	return point, lastUnitRemoved(ctx, h, "", &point)
+}
+
+// maxWalkBack bounds the walk; behind it everything is read that will go.
+const maxWalkBack = 8
+
+// lastUnitRemoved raises the point's last unit to the highest one that has a
+// record between from and the point. All transactions among them have ended,
+// because a truncation is never above the last confirmed id; those that go on
+// behind the point are followed to their end.
+func lastUnitRemoved(ctx context.Context, h asyncHandle, from message.ID, point *catalog.Checkpoint) error {
+	if from >= point.ID {
+		return nil
 	}
 	s, err := readFrom(ctx, h, from)
 	if err != nil {
-		return point, err
+		return err
 	}
 	defer s.Close()
 	open := map[uint64]int64{} // transactions that lose a record, and their terms
 	for {
 		batch, err := s.Next(ctx)
 		if err != nil {
-			return point, err
+			return err
 		}
 		for i := range batch {
 			m := &batch[i]
-			removed := m.ID < before
+			removed := m.ID < point.ID
+			unit := removed && m.Type != message.TypeFence && m.Type != message.TypeTimeTick && m.Type != message.TypeBarrier
 			switch {
 			case m.Type == message.TypeCommitTxn || m.Type == message.TypeRollbackTxn:
 				_, lost := open[m.TxnID]
 				delete(open, m.TxnID)
-				removed = m.Type == message.TypeCommitTxn && (removed || lost)
+				unit = m.Type == message.TypeCommitTxn && (removed || lost)
 			case m.TxnID != 0:
 				if removed {
 					open[m.TxnID] = m.Term
 				}
-				removed = false
+				unit = false
 			case m.Type == message.TypeTimeTick:
-				removed = false
 				for id, term := range open {
 					if term < m.Term {
 						delete(open, id)
 					}
 				}
 			}
-			if removed && (m.Term > point.LastUnitTerm || (m.Term == point.LastUnitTerm && m.TimeTick > point.LastUnitTick)) {
+			if unit && (m.Term > point.LastUnitTerm || (m.Term == point.LastUnitTerm && m.TimeTick > point.LastUnitTick)) {
 				point.LastUnitTerm, point.LastUnitTick = m.Term, m.TimeTick
 			}
-			if m.ID >= before && len(open) == 0 {
-				return point, nil
+			if m.ID >= point.ID && len(open) == 0 {
+				return nil
 			}
 		}
 	}

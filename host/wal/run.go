@@ -289,6 +289,9 @@ func (w *termWAL) install(handle walimpls.WAL) {
 	w.channel = h.Channel()
 	w.generation++
 	again := w.generation > 1
+	if again {
+		w.core.Reopened()
+	}
 	w.sendable = nil
 	for _, b := range w.core.Unresolved() {
 		if !b.IsTick() {

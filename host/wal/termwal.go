@@ -73,6 +73,9 @@ type call struct {
 	txnStart message.ID
 	release  func() bool
 	answered bool
+	// settled is called when the batch is resolved, also if it was answered long
+	// before; nil for none.
+	settled func()
 }
 
 func newTermWAL(c *claim, opt Options, open *opening) *termWAL {
@@ -185,7 +188,7 @@ func (w *termWAL) progress(tick message.Tick, released []message.Message) messag
 	}
 	return message.Message{
 		Type: message.TypeTimeTick, TimeTick: tick, Term: w.claim.term,
-		Incarnation: w.channel.Incarnation, LastConfirmed: w.core.LastConfirmed(),
+		Incarnation: w.channel.Incarnation, LastConfirmed: w.core.Confirmed(),
 	}
 }
 
@@ -202,6 +205,9 @@ func (w *termWAL) end(err error) {
 	for b, c := range w.calls {
 		if f := w.answerUnresolved(b, c, err); f != nil {
 			due = append(due, f)
+		}
+		if c.settled != nil {
+			due = append(due, c.settled)
 		}
 	}
 	clear(w.calls)

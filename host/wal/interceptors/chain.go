@@ -32,10 +32,22 @@ type Operation struct {
 	Keepalive time.Duration
 	// Done is called exactly once, with one result a record. It must not block.
 	Done func([]Result)
+	// Settled, if not nil, is called exactly once, behind Done, when every record
+	// is stored or never will be, or the WAL has ended. A caller that left is
+	// answered long before.
+	Settled func()
+}
+
+// Settle calls Settled.
+func (op *Operation) Settle() {
+	if op.Settled != nil {
+		op.Settled()
+	}
 }
 
 // Refuse answers the operation: no record was handed to a backend.
 func (op *Operation) Refuse(err error) {
+	defer op.Settle()
 	results := make([]Result, len(op.Batch))
 	for i := range results {
 		results[i].Outcome = walimpls.Outcome{State: walimpls.NotStored, Err: err}

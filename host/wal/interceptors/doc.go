@@ -3,8 +3,9 @@
 //
 //  1. A step gets an Operation and the next Handler. It calls next once, or it
 //     answers the operation itself; never both, never neither.
-//  2. An operation is answered exactly once, by calling its Done. A step that
-//     has something to undo or to count wraps Done.
+//  2. An operation is answered exactly once, by calling its Done, and settled
+//     exactly once behind that. A step that has something to count wraps Done,
+//     one that holds something while records are unresolved wraps Settled.
 //  3. Handlers run in the caller's goroutine and in the order of the calls, so
 //     the records of one append stream keep their order. They may block, as long
 //     as the operation's context bounds it.

@@ -2,6 +2,7 @@ package interceptors
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/walrig/walrig/sdk/walimpls"
@@ -40,161 +41,169 @@ func (l *lock) Handle(op *Operation, next Handler) {
 		op.Refuse(walimpls.Errorf(walimpls.CodeTimeout, op.Channel, "append: waiting for an exclusive record: %w", err))
 		return
 	}
-	done := op.Done
-	op.Done = func(r []Result) {
+	// The answer is not the end: a caller may leave while its record is still on
+	// its way.
+	settled := op.Settled
+	op.Settled = func() {
 		release()
-		done(r)
+		if settled != nil {
+			settled()
+		}
 	}
 	next(op)
 }
 
 // keyLock is a readers-writer lock per key under one for all keys, with waits
-// that a context bounds. A waiting writer keeps new readers out.
+// that a context bounds. It is fair: who collides with nobody inside and with
+// nobody who waits longer is let in, so a stream of one kind starves no other.
 type keyLock struct {
 	mu   sync.Mutex // guards all below and every slot
 	all  slot
 	keys map[string]*slot
-	// readers and writers count the holders of single keys, waiting the writers
-	// that wait for one.
-	readers, writers, waiting int
-	// sleepers wait for change, which is closed and replaced when a lock is
-	// released or given up.
-	sleepers int
-	change   chan struct{}
+	// readers and writers count the holders of single keys.
+	readers, writers int
+	// waiting is in the order of arrival.
+	waiting []*waiter
 }
 
 // slot is the lock of one key, or the lock of all keys.
 type slot struct {
 	readers int // shared holders of this very slot
-	waiting int // writers that wait
 	writer  bool
 }
 
-func newKeyLock() *keyLock {
-	return &keyLock{keys: map[string]*slot{}, change: make(chan struct{})}
+type waiter struct {
+	key       string
+	exclusive bool
+	in        chan struct{} // closed when it holds the lock
 }
+
+// ahead sums up those who wait longer than somebody.
+type ahead struct {
+	any, exclusive       bool
+	allAny, allExclusive bool
+	keys                 map[string]bool // keys waited for; true: exclusively by at least one
+}
+
+func (a *ahead) add(key string, exclusive bool) {
+	a.any, a.exclusive = true, a.exclusive || exclusive
+	if key == "" {
+		a.allAny, a.allExclusive = true, a.allExclusive || exclusive
+		return
+	}
+	if a.keys == nil {
+		a.keys = map[string]bool{}
+	}
+	a.keys[key] = a.keys[key] || exclusive
+}
+
+// collides reports whether one of them must come first.
+func (a *ahead) collides(key string, exclusive bool) bool {
+	on, any := a.keys[key]
+	switch {
+	case key == "" && exclusive:
+		return a.any
+	case key == "":
+		return a.exclusive
+	case exclusive:
+		return a.allAny || any
+	default:
+		return a.allExclusive || on
+	}
+}
+
+func newKeyLock() *keyLock { return &keyLock{keys: map[string]*slot{}} }
 
 // acquire locks the key ("" is all keys) shared or exclusively. A shared lock
 // on all keys keeps out the exclusive locks of every key.
 func (k *keyLock) acquire(ctx context.Context, key string, exclusive bool) (release func(), err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	s := k.slot(key)
-	if !k.take(s, key, exclusive) {
-		k.queue(s, key, exclusive, 1)
-		err = k.await(ctx, s, key, exclusive)
-		k.queue(s, key, exclusive, -1)
-		if err != nil {
-			k.forget(key, s)
-			k.wake()
-			return nil, err
-		}
-	}
-	return func() { k.release(s, key, exclusive) }, nil
-}
-
-// queue counts a waiting writer in or out.
-func (k *keyLock) queue(s *slot, key string, exclusive bool, n int) {
-	if exclusive {
-		s.waiting += n
-		if key != "" {
-			k.waiting += n
-		}
-	}
-}
-
-// await sleeps until the lock is taken or ctx ends; k.mu is held but while it sleeps.
-func (k *keyLock) await(ctx context.Context, s *slot, key string, exclusive bool) error {
-	k.sleepers++
-	defer func() { k.sleepers-- }()
-	for {
-		change := k.change
-		k.mu.Unlock()
-		var err error
-		select {
-		case <-change:
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
+	release = func() {
 		k.mu.Lock()
-		if err != nil {
-			return err
-		}
-		if k.take(s, key, exclusive) {
-			return nil
-		}
+		defer k.mu.Unlock()
+		k.leave(key, exclusive)
 	}
-}
-
-func (k *keyLock) slot(key string) *slot {
-	if key == "" {
-		return &k.all
+	k.mu.Lock()
+	var a ahead
+	for _, w := range k.waiting {
+		a.add(w.key, w.exclusive)
 	}
-	s := k.keys[key]
-	if s == nil {
-		s = &slot{}
-		k.keys[key] = s
+	if k.free(key, exclusive) && !a.collides(key, exclusive) {
+		k.enter(key, exclusive)
+		k.mu.Unlock()
+		return release, nil
 	}
-	return s
-}
-
-// take takes the lock if it is free; k.mu is held.
-func (k *keyLock) take(s *slot, key string, exclusive bool) bool {
-	switch {
-	case key == "" && exclusive:
-		if s.readers > 0 || s.writer || k.readers > 0 || k.writers > 0 {
-			return false
-		}
-		s.writer = true
-	case key == "":
-		if s.writer || s.waiting > 0 || k.writers > 0 || k.waiting > 0 {
-			return false
-		}
-		s.readers++
-	case exclusive:
-		if k.all.writer || k.all.readers > 0 || s.writer || s.readers > 0 {
-			return false
-		}
-		s.writer = true
-		k.writers++
-	default:
-		if k.all.writer || k.all.waiting > 0 || s.writer || s.waiting > 0 {
-			return false
-		}
-		s.readers++
-		k.readers++
+	w := &waiter{key: key, exclusive: exclusive, in: make(chan struct{})}
+	k.waiting = append(k.waiting, w)
+	k.mu.Unlock()
+	select {
+	case <-w.in:
+		return release, nil
+	case <-ctx.Done():
 	}
-	return true
-}
-
-func (k *keyLock) release(s *slot, key string, exclusive bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if exclusive {
-		s.writer = false
-	} else {
-		s.readers--
+	select {
+	case <-w.in: // let in at the last moment
+		k.leave(key, exclusive)
+	default:
+		k.waiting = slices.DeleteFunc(k.waiting, func(o *waiter) bool { return o == w })
+		k.admit()
 	}
-	if key != "" {
-		if exclusive {
-			k.writers--
-		} else {
-			k.readers--
-		}
-	}
-	k.forget(key, s)
-	k.wake()
+	return nil, ctx.Err()
 }
 
-func (k *keyLock) forget(key string, s *slot) {
-	if key != "" && s.readers == 0 && s.waiting == 0 && !s.writer {
+// free reports whether nobody inside collides; k.mu is held.
+func (k *keyLock) free(key string, exclusive bool) bool {
+	if key == "" {
+		others := k.writers > 0 || exclusive && (k.readers > 0 || k.all.readers > 0)
+		return !k.all.writer && !others
+	}
+	var s slot
+	if held := k.keys[key]; held != nil {
+		s = *held
+	}
+	return !k.all.writer && !s.writer && (!exclusive || k.all.readers == 0 && s.readers == 0)
+}
+
+func (k *keyLock) enter(key string, exclusive bool) { k.count(key, exclusive, 1) }
+
+// leave gives a lock back and admits who waited for it; k.mu is held.
+func (k *keyLock) leave(key string, exclusive bool) {
+	k.count(key, exclusive, -1)
+	k.admit()
+}
+
+func (k *keyLock) count(key string, exclusive bool, n int) {
+	s, readers, writers := &k.all, new(int), new(int)
+	if key != "" {
+		readers, writers = &k.readers, &k.writers
+		if s = k.keys[key]; s == nil {
+			s = &slot{}
+			k.keys[key] = s
+		}
+	}
+	if exclusive {
+		s.writer = n > 0
+		*writers += n
+	} else {
+		s.readers += n
+		*readers += n
+	}
+	if key != "" && s.readers == 0 && !s.writer {
 		delete(k.keys, key)
 	}
 }
 
-func (k *keyLock) wake() {
-	if k.sleepers > 0 {
-		close(k.change)
-		k.change = make(chan struct{})
-	}
+// admit lets in everybody whose turn it is; k.mu is held.
+func (k *keyLock) admit() {
+	var a ahead
+	k.waiting = slices.DeleteFunc(k.waiting, func(w *waiter) bool {
+		if !k.free(w.key, w.exclusive) || a.collides(w.key, w.exclusive) {
+			a.add(w.key, w.exclusive)
+			return false
+		}
+		k.enter(w.key, w.exclusive)
+		close(w.in)
+		return true
+	})
 }

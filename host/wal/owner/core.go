@@ -1,6 +1,8 @@
 package owner
 
 import (
+	"slices"
+
 	"github.com/walrig/walrig/sdk/message"
 )
 
@@ -62,6 +64,9 @@ type Core struct {
 	open   []*Txn
 	ending map[uint64]*Txn
 	ended  []uint64
+	// unreleased are those that ended at a tick above the released one: for a
+	// reader at that tick they are open.
+	unreleased []*Txn
 
 	// ready collects stored records of the released prefix until Release.
 	ready []message.Message
@@ -72,6 +77,8 @@ type Core struct {
 	// unticked counts stored bytes and records since the last persisted time tick.
 	unticked        int
 	untickedRecords int
+	// reopened says that no persisted time tick followed the last re-open.
+	reopened bool
 }
 
 // New returns the state behind the opening tick: its id is the first known.
@@ -92,6 +99,19 @@ func (c *Core) LastConfirmed() message.ID {
 	}
 	if len(c.open) > 0 && c.open[0].known < id {
 		id = c.open[0].known
+	}
+	return id
+}
+
+// Confirmed returns the last confirmed id of the released tick: a reader that
+// has everything up to that tick finds there what follows. An end that is stored
+// and not released does not count yet, so it may lie below LastConfirmed.
+func (c *Core) Confirmed() message.ID {
+	id := c.LastConfirmed()
+	for _, t := range c.unreleased {
+		if message.Tick(t.ID) <= c.released && t.end > c.released {
+			id = min(id, t.known)
+		}
 	}
 	return id
 }
@@ -181,7 +201,7 @@ func (c *Core) resolved(b *Batch) {
 	if n == 0 {
 		return
 	}
-	for _, done := range c.window[:n] {
+	for k, done := range c.window[:n] {
 		for i := range done.Messages {
 			if done.States[i] == Stored {
 				c.ready = append(c.ready, done.Messages[i])
@@ -189,14 +209,17 @@ func (c *Core) resolved(b *Batch) {
 		}
 		c.released = done.Last()
 		if done.tick && done.States[0] == Stored {
-			c.unticked, c.untickedRecords = 0, 0
-			for _, later := range c.window[n:] {
+			// Read back or answered out of order, records behind the tick may be
+			// settled before it; no persisted tick covers them yet.
+			c.unticked, c.untickedRecords, c.reopened = 0, 0, false
+			for _, later := range c.window[k+1:] {
 				c.countStored(later)
 			}
 		}
 	}
 	clear(c.window[:n])
 	c.window = c.window[n:]
+	c.unreleased = slices.DeleteFunc(c.unreleased, func(t *Txn) bool { return t.end <= c.released })
 }
 
 // countStored counts the stored records of a batch above the last persisted tick.
@@ -245,8 +268,19 @@ func (c *Core) Observe(id message.ID) { c.known = max(c.known, id) }
 // UnresolvedBytes counts what is accepted and not resolved.
 func (c *Core) UnresolvedBytes() int { return c.unresolvedBytes }
 
-// Unticked counts the stored records and bytes since the last persisted time tick.
-func (c *Core) Unticked() (records, bytes int) { return c.untickedRecords, c.unticked }
+// Unticked counts the stored records and bytes since the last persisted time
+// tick; a re-open counts as a record.
+func (c *Core) Unticked() (records, bytes int) {
+	if c.reopened {
+		return c.untickedRecords + 1, c.unticked
+	}
+	return c.untickedRecords, c.unticked
+}
+
+// Reopened says that the next handle is there. Its fence record and its barrier
+// lie behind the last persisted time tick, and last confirmed ids may name the
+// barrier: without another tick a reader that begins there would find none.
+func (c *Core) Reopened() { c.reopened = true }
 
 // Lose turns every record that was handed over without an answer into Unknown:
 // the handle is lost.

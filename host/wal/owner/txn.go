@@ -36,7 +36,8 @@ type Txn struct {
 	Doomed bool
 
 	known message.ID
-	open  int // unresolved records, the begin included
+	open  int          // unresolved records, the begin included
+	end   message.Tick // of its stored commit or rollback
 }
 
 // Begin accepts a transaction's first record at the tick, which becomes the
@@ -102,16 +103,20 @@ func (c *Core) AskEnd(channel string, id uint64, commit bool) error {
 
 // Doom makes every transaction that is open on the vchannel ("" for all) roll
 // back: an exclusive record gets its tick now, and none begun before may commit
-// behind it. A transaction whose end has its tick already is left alone.
+// behind it. A commit that has its tick already is left alone, but if it turns
+// out not to be stored it is the last one.
 func (c *Core) Doom(vchannel string) {
 	for _, t := range c.open {
-		if t.State == TxnEndSent || (vchannel != "" && t.VChannel != "" && t.VChannel != vchannel) {
+		if vchannel != "" && t.VChannel != "" && t.VChannel != vchannel {
+			continue
+		}
+		t.Doomed = true
+		if t.State == TxnEndSent {
 			continue
 		}
 		if t.State != TxnCommitting {
 			t.State = TxnRollingBack
 		}
-		t.Doomed = true
 		c.ending[t.ID] = t
 	}
 }
@@ -183,6 +188,9 @@ func (c *Core) txnStored(m *message.Message) {
 		}
 	case message.TypeCommitTxn, message.TypeRollbackTxn:
 		c.endTxn(t)
+		if t.end = m.TimeTick; t.end > c.released {
+			c.unreleased = append(c.unreleased, t)
+		}
 	default:
 		t.open--
 		t.Bodies++

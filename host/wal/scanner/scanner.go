@@ -304,8 +304,8 @@ func (s *Scanner) stepBackend(ctx context.Context) error {
 	if s.candidate != 0 {
 		covers, behind, changed := s.src.Buffer().Covers(s.candidate)
 		switch {
-		case covers:
-			return s.switchTo(s.candidate)
+		case covers && s.switchTo(s.candidate):
+			return nil
 		case !behind:
 			s.candidate = 0
 		default:
@@ -345,14 +345,17 @@ func (s *Scanner) stepBackend(ctx context.Context) error {
 			continue
 		}
 		s.passed(term, tick)
+		// What this tick released must not come from the buffer again, so an
+		// older candidate is void, also when a newer term's tick releases it.
+		s.candidate = 0
 		if term != s.src.Term() || s.src.Buffer() == nil {
 			continue
 		}
 		covers, behind, _ := s.src.Buffer().Covers(tick)
-		if covers {
-			return s.switchTo(tick)
+		// Evicted between the look and the switch, the rest of the batch counts.
+		if covers && s.switchTo(tick) {
+			return nil
 		}
-		s.candidate = 0
 		if behind {
 			s.candidate = tick
 		}
@@ -360,17 +363,17 @@ func (s *Scanner) stepBackend(ctx context.Context) error {
 	return nil
 }
 
-// switchTo goes on in the write-ahead buffer behind the tick.
-func (s *Scanner) switchTo(tick message.Tick) error {
+// switchTo goes on in the write-ahead buffer behind the tick, if the buffer
+// still has what follows it.
+func (s *Scanner) switchTo(tick message.Tick) bool {
 	tail, err := s.src.Buffer().ReadAfter(tick)
 	if err != nil {
-		s.candidate = 0
-		return nil
+		return false
 	}
 	s.core.switched()
 	s.tail, s.candidate = tail, 0
 	s.dropBackend()
-	return nil
+	return true
 }
 
 // resumes mends what can be mended, and reports whether the scanner goes on.

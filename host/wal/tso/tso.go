@@ -11,6 +11,7 @@
 package tso
 
 import (
+	"math"
 	"time"
 
 	"github.com/walrig/walrig/sdk/message"
@@ -33,7 +34,8 @@ func New(now func() time.Time, floor message.Tick) *Clock {
 func (c *Clock) Take(n int) (first message.Tick, ok bool) {
 	first = c.next()
 	last := first + message.Tick(n) - 1
-	if last >= c.bound {
+	// The ticks of 64 bits end; they must never begin again.
+	if first <= c.last || last < first || last >= c.bound {
 		return 0, false
 	}
 	c.last = last
@@ -53,6 +55,9 @@ func (c *Clock) Observe(t message.Tick) { c.last = max(c.last, t) }
 func (c *Clock) Want(length time.Duration, n int) (bound message.Tick, due bool) {
 	next := c.next()
 	span := max(message.NewTick(length.Milliseconds(), 0), message.Tick(n)*2)
+	if next+span < next {
+		return math.MaxUint64, true
+	}
 	return next + span, c.bound < next+span/2
 }
 
