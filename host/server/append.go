@@ -18,11 +18,14 @@ func (s *Server) Append(ctx context.Context, req *walv1.AppendRequest) (*walv1.A
 	if err != nil {
 		return nil, err
 	}
-	batch, err := toBatch(c.name, req.GetTxnId(), req.GetRecords())
-	if err != nil {
-		return nil, err
-	}
+	batch, wrong := toBatch(c.name, req.GetTxnId(), req.GetRecords())
 	w, err := c.wal(ctx)
+	if wrong != nil {
+		if err == nil {
+			w.FailTxn(req.GetTxnId())
+		}
+		return nil, wrong
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -179,6 +179,9 @@ func (a *appendStream) take(req *walv1.AppendStreamRequest) bool {
 	}
 	if len(batch) < job.n {
 		a.refuseFrom(job, len(batch), wrong)
+		if w != nil && a.txn != 0 {
+			w.FailTxn(a.txn)
+		}
 	}
 	if len(batch) == 0 {
 		close(job.done)

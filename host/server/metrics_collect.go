@@ -120,11 +120,7 @@ func (s *scrape) channel(st walmanager.ChannelState) {
 // scanners sums up: readers choose their names, so that one series each could
 // become any number.
 func (s *scrape) scanners(channel string, now wal.Status) {
-	violations := int64(0)
-	for _, r := range now.Readers {
-		violations += r.Violations
-	}
-	s.put(scannerViolations, float64(violations), channel)
+	s.put(scannerViolations, float64(now.Violations), channel)
 	for _, mode := range []scanner.Mode{scanner.CatchUp, scanner.Tailing} {
 		n, buffered, lag := 0, int64(0), time.Duration(0)
 		for _, r := range now.Readers {

@@ -88,7 +88,7 @@ var metricTable = [metricCount]metricDef{
 	scannerBufferedBytes: {"walrig_scanner_buffered_bytes", gaugeKind, []string{"channel", "mode"},
 		"Bytes that the reorder and transaction buffers of these scanners hold", nil},
 	scannerViolations: {"walrig_scanner_violations", gaugeKind, []string{"channel"},
-		"Records out of tick order that the running scanners met; it must be 0", nil},
+		"Records out of tick order that scanners met since the term began; it must be 0", nil},
 	pluginInfo: {"walrig_plugin_info", gaugeKind, []string{"plugin", "backend", "version", "fencing"},
 		"Always 1; the labels say what the plugin is", nil},
 	pluginState: {"walrig_plugin_state", gaugeKind, []string{"plugin", "state"},

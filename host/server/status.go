@@ -7,6 +7,7 @@ import (
 
 	"github.com/walrig/walrig/host/pluginhost"
 	"github.com/walrig/walrig/host/wal"
+	"github.com/walrig/walrig/sdk/message"
 	walv1 "github.com/walrig/walrig/sdk/proto/wal/v1"
 	"github.com/walrig/walrig/sdk/walimpls"
 	"github.com/walrig/walrig/sdk/wire"
@@ -100,11 +101,11 @@ func describeOpen(ctx context.Context, c *channel, w wal.WAL, out *walv1.Channel
 	out.Term, out.Incarnation, out.StoreId = now.Channel.Term, now.Channel.Incarnation, now.Channel.StoreID
 	out.LastTimeTick, out.OpenTxns, out.UnresolvedBytes = uint64(now.LastTick), int64(now.OpenTxns), int64(now.UnresolvedBytes)
 	out.Wab = &walv1.WABStatus{Records: int64(now.WAB.Records), Bytes: int64(now.WAB.Bytes)}
+	out.Violations = now.Violations
 	for _, r := range now.Readers {
-		out.Violations += r.Violations
 		out.Scanners = append(out.Scanners, &walv1.ScannerStatus{
 			Name: r.Name, Mode: string(r.Mode), BufferedBytes: r.BufferedBytes,
-			LagMs: max(0, now.LastTick.Physical()-r.Checkpoint.Tick.Physical()),
+			LagMs: lag(now.LastTick, r.Checkpoint.Tick),
 		})
 	}
 	if now.Reopening {
@@ -119,6 +120,15 @@ func describeOpen(ctx context.Context, c *channel, w wal.WAL, out *walv1.Channel
 		out.EarliestId, out.LatestId = textBounds(desc, b)
 	}
 	return available, nil
+}
+
+// lag is how far a position is behind the channel's tick, in milliseconds; 0
+// before the first position that has a tick.
+func lag(now, at message.Tick) int64 {
+	if at == 0 {
+		return 0
+	}
+	return max(0, now.Physical()-at.Physical())
 }
 
 func textBounds(desc walimpls.Description, b walimpls.Bounds) (earliest, latest string) {

@@ -35,6 +35,12 @@ func (w *termWAL) submit(ctx context.Context, barrier message.Tick, batch []mess
 		return
 	}
 	op := &interceptors.Operation{Ctx: ctx, Channel: w.claim.channel, Batch: batch, Barrier: barrier, Done: done}
+	if id := batch[0].TxnID; id != 0 && batch[0].Type == message.TypeData {
+		op.Done = func(results []Result) {
+			w.refusedBodies(id, results)
+			done(results)
+		}
+	}
 	limit := w.claim.limits.MaxMessageBytes
 	for i := range batch {
 		if batch[i].Size() > limit {
@@ -44,6 +50,20 @@ func (w *termWAL) submit(ctx context.Context, barrier message.Tick, batch []mess
 	}
 	if len(op.Batch) > 0 {
 		w.chain.Append(op)
+	}
+}
+
+// refusedBodies forbids the commit of a transaction one of whose records is not
+// stored, whatever refused it. That it takes no more records is no such failure.
+func (w *termWAL) refusedBodies(id uint64, results []Result) {
+	for i := range results {
+		if results[i].State != walimpls.NotStored {
+			continue
+		}
+		if code := walimpls.AsError(results[i].Err).Code; code != walimpls.CodeTxnNotFound && code != walimpls.CodeTxnState {
+			w.FailTxn(id)
+			return
+		}
 	}
 }
 

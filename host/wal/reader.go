@@ -19,8 +19,10 @@ type readerHandle struct{ scanner *scanner.Scanner }
 func (w *termWAL) Read(ctx context.Context, opt scanner.Options) (*scanner.Scanner, error) {
 	r := &readerHandle{}
 	s, err := scanner.New(ctx, source{w}, opt, func() {
+		st := r.scanner.Status()
 		w.mu.Lock()
 		delete(w.readers, r)
+		w.violations += st.Violations
 		w.mu.Unlock()
 	})
 	if err != nil {

@@ -61,6 +61,8 @@ type termWAL struct {
 	change  chan struct{}
 	awaited bool
 	readers map[*readerHandle]struct{}
+	// violations are those of the scanners that were closed.
+	violations int64
 	// lastPersisted is when the last persisted time tick was accepted.
 	lastPersisted time.Time
 }
@@ -124,7 +126,8 @@ func (w *termWAL) Status() Status {
 	s := Status{
 		Channel: w.channel, Reopening: w.handle == nil && w.err == nil,
 		LastTick: w.core.Released(), LastConfirmed: w.core.LastConfirmed(),
-		OpenTxns: len(w.core.Txns()), UnresolvedBytes: w.core.UnresolvedBytes(),
+		Violations: w.violations,
+		OpenTxns:   len(w.core.Txns()), UnresolvedBytes: w.core.UnresolvedBytes(),
 	}
 	if s.Reopening {
 		s.LastError = w.lastErr
@@ -136,7 +139,9 @@ func (w *termWAL) Status() Status {
 	w.mu.Unlock()
 	s.WAB = w.buffer.Stats()
 	for _, r := range readers {
-		s.Readers = append(s.Readers, r.scanner.Status())
+		st := r.scanner.Status()
+		s.Violations += st.Violations
+		s.Readers = append(s.Readers, st)
 	}
 	return s
 }

@@ -46,6 +46,13 @@ func refused(err error) []Result {
 	return []Result{{Outcome: walimpls.Outcome{State: walimpls.NotStored, Err: err}}}
 }
 
+// FailTxn implements WAL.
+func (w *termWAL) FailTxn(id uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.core.FailTxn(id)
+}
+
 // touchTxn notes activity; w.mu is held.
 func (w *termWAL) touchTxn(id uint64) {
 	if t := w.txns[id]; t != nil {

@@ -118,9 +118,7 @@ func TestFailingBodyWedgesNothing(t *testing.T) {
 			if took := time.Since(start); took > time.Second {
 				t.Errorf("commit took %v", took)
 			}
-			// An oversized record and a cancelled caller never became a part of
-			// the transaction's promises; a failed body forbids the commit.
-			if name == "backend error" && !hasCode(r.Err, walimpls.CodeTxnRolledBack) {
+			if !hasCode(r.Err, walimpls.CodeTxnRolledBack) {
 				t.Errorf("commit: %v %v", r.State, r.Err)
 			}
 			w.Rollback(within(t, time.Second), id)

@@ -51,6 +51,9 @@ type WAL interface {
 	Commit(ctx context.Context, id uint64) Result
 	// Rollback ends a transaction without a trace for readers.
 	Rollback(ctx context.Context, id uint64) Result
+	// FailTxn says that a record of the transaction was refused before it came
+	// to the WAL. Its commit is refused then, as after any failed record.
+	FailTxn(id uint64)
 	// Read starts a scanner; it survives the backend's crashes.
 	Read(ctx context.Context, opt scanner.Options) (*scanner.Scanner, error)
 	// Truncate removes what lies before the id. It is refused above the last
@@ -94,6 +97,8 @@ type Status struct {
 	OpenTxns        int
 	UnresolvedBytes int
 	WAB             wab.Stats
+	// Violations counts the late records that scanners met since the term began.
+	Violations int64
 	// Readers are the running scanners.
 	Readers []scanner.Status
 }

@@ -83,6 +83,14 @@ func (c *Core) FailBodies(id uint64, n, bytes int) {
 	}
 }
 
+// FailTxn notes that a record of the transaction was refused before it was
+// counted in: the transaction cannot commit any more.
+func (c *Core) FailTxn(id uint64) {
+	if t := c.txns[id]; t != nil {
+		t.Failed++
+	}
+}
+
 // AskEnd asks for the end of a transaction; EndReady says when its record may
 // be accepted.
 func (c *Core) AskEnd(channel string, id uint64, commit bool) error {

@@ -221,6 +221,7 @@ func (s *Scanner) Next(ctx context.Context) ([]Unit, error) {
 		}
 		if !s.resumes(merged, err) {
 			s.finalErr = err
+			s.publish() // a late record that ended it is counted
 			return nil, err
 		}
 	}
