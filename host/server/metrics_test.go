@@ -276,8 +276,6 @@ func TestScrapesFollowWhatHappensInAHost(t *testing.T) {
 	h.plugin().breaks(nil, nil)
 }
 
-func (h *meteredHost) version() string { return h.plugin().desc.Version }
-
 // What the table promises is there in a busy host, and nothing else is.
 func TestEveryRowOfTheTableIsScraped(t *testing.T) {
 	h := newMeteredHost(t)

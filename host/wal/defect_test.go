@@ -165,7 +165,6 @@ type faultyScanner struct {
 	walimpls.Scanner
 	o    *faulty
 	held []message.Message
-	seen []message.Message
 }
 
 func (s *faultyScanner) Next(ctx context.Context) ([]message.Message, error) {

@@ -85,7 +85,7 @@ func TestLatestIsResolvedAgainWhenATruncationPassesIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer scanner.Close() //nolint:errcheck // a test's
+	defer scanner.Close()
 	bounds, _ := w.Bounds(ctx)
 	if tries != 4 || resolved != walimpls.StartAfter(bounds.Latest) {
 		t.Errorf("%d tries, resolved %+v, latest %s", tries, resolved, bounds.Latest)

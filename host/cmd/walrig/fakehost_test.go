@@ -108,10 +108,10 @@ func (h *fakeHost) AppendStream(stream walv1.WALService_AppendStreamServer) erro
 		resp := &walv1.AppendStreamResponse{Sequence: req.GetSequence()}
 		for _, rec := range req.GetRecords() {
 			n++
-			switch {
-			case n == h.cutAt:
+			switch n {
+			case h.cutAt:
 				return io.ErrUnexpectedEOF
-			case n == h.hangAt:
+			case h.hangAt:
 				<-stream.Context().Done()
 				return stream.Context().Err()
 			}

@@ -99,14 +99,14 @@ func (a *ahead) add(key string, exclusive bool) {
 
 // collides reports whether one of them must come first.
 func (a *ahead) collides(key string, exclusive bool) bool {
-	on, any := a.keys[key]
+	on, seen := a.keys[key]
 	switch {
 	case key == "" && exclusive:
 		return a.any
 	case key == "":
 		return a.exclusive
 	case exclusive:
-		return a.allAny || any
+		return a.allAny || seen
 	default:
 		return a.allExclusive || on
 	}

@@ -240,14 +240,14 @@ func (n *naive) check(t *rapid.T) {
 		t.Fatalf("the last confirmed id of the released tick is %v, want %v", got, confirmed)
 	}
 	n.promises = append(n.promises, promise{released + 1, confirmed})
-	from, any := message.ID(""), false
+	from, some := message.ID(""), false
 	for _, r := range n.records {
 		r.state = r.batch.States[r.index]
-		if r.state == Unknown && (!any || r.lc < from) {
-			from, any = r.lc, true
+		if r.state == Unknown && (!some || r.lc < from) {
+			from, some = r.lc, true
 		}
 	}
-	if id, ok := c.ReadBackFrom(); ok != any || id != from {
+	if id, ok := c.ReadBackFrom(); ok != some || id != from {
 		t.Fatalf("read back from %v (%v), want %v (%v)", id, ok, from, any)
 	}
 	n.checkTxns(t)

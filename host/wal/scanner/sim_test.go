@@ -96,9 +96,7 @@ func line(m *message.Message) string {
 }
 
 func (s *sim) newTerm() {
-	for _, f := range s.flights {
-		s.zombies = append(s.zombies, f)
-	}
+	s.zombies = append(s.zombies, s.flights...)
 	s.flights = nil
 	s.pair = walimpls.Pair{Term: s.pair.Term + 1, Incarnation: 1}
 	s.note("term %d", s.pair.Term)
@@ -528,7 +526,7 @@ func (s *sim) judge() {
 		for _, u := range truth {
 			var term int64
 			var tick message.Tick
-			fmt.Sscanf(u, "%d.%d", &term, &tick)
+			_, _ = fmt.Sscanf(u, "%d.%d", &term, &tick)
 			if !at.Covers(term, tick) {
 				want = append(want, u)
 			}

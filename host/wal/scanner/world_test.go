@@ -80,13 +80,13 @@ func (w *world) record(token string) message.Message {
 		m.LastConfirmed = message.Uint64ID(uint64(number(lc)))
 	}
 	if pair := cut("~"); pair != "" {
-		fmt.Sscanf(pair, "%d.%d", &m.Term, &m.Incarnation)
+		_, _ = fmt.Sscanf(pair, "%d.%d", &m.Term, &m.Incarnation)
 	}
 	m.VChannel = cut("%")
 	payload := cut("=")
 	if strings.HasPrefix(token, "F") {
 		m.Type = message.TypeFence
-		fmt.Sscanf(token[1:], "%d.%d", &m.Term, &m.Incarnation)
+		_, _ = fmt.Sscanf(token[1:], "%d.%d", &m.Term, &m.Incarnation)
 		w.pair = walimpls.Pair{Term: m.Term, Incarnation: m.Incarnation}
 		return m
 	}

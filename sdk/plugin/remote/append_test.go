@@ -26,7 +26,7 @@ func readAll(t testing.TB, w walimpls.WAL, start walimpls.Start) []message.Messa
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close() //nolint:errcheck // a test's
+	defer s.Close()
 	var out []message.Message
 	for b.LatestRecord != "" && (len(out) == 0 || out[len(out)-1].ID.Less(b.LatestRecord)) {
 		got, err := s.Next(soon(t))

@@ -89,7 +89,7 @@ func TestCallerWhoseContextEndsBeforeItsRecordsAreSentHasThemNotStored(t *testin
 				stored.Add(1)
 			}
 		})
-		waitSent(t, w, int(remote.InFlight(w)))
+		waitSent(t, w, remote.InFlight(w))
 	}
 	<-entered
 	waitSent(t, w, 1)
