@@ -248,7 +248,7 @@ func (n *naive) check(t *rapid.T) {
 		}
 	}
 	if id, ok := c.ReadBackFrom(); ok != some || id != from {
-		t.Fatalf("read back from %v (%v), want %v (%v)", id, ok, from, any)
+		t.Fatalf("read back from %v (%v), want %v (%v)", id, ok, from, some)
 	}
 	n.checkTxns(t)
 }
