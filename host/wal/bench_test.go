@@ -11,16 +11,17 @@ import (
 	"github.com/walrig/walrig/conformance/faultbackend"
 	"github.com/walrig/walrig/host/catalog"
 	"github.com/walrig/walrig/host/wal/scanner"
+	"github.com/walrig/walrig/plugins/rmq"
 	"github.com/walrig/walrig/sdk/message"
 	"github.com/walrig/walrig/sdk/walimpls"
 )
 
-// benchBackend returns an opener on a store in memory, so that what the host
-// adds is what is measured.
-func benchBackend(b *testing.B) (walimpls.Opener, walimpls.Description) {
+// store makes the opener of a backend for a benchmark.
+type store func(b *testing.B) (walimpls.Opener, walimpls.Description)
+
+func build(b *testing.B, builder walimpls.Builder, cfg walimpls.Config) (walimpls.Opener, walimpls.Description) {
 	b.Helper()
-	builder := faultbackend.NewBuilder()
-	o, err := builder.Build(context.Background(), walimpls.Config{}, zap.NewNop())
+	o, err := builder.Build(context.Background(), cfg, zap.NewNop())
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -28,15 +29,25 @@ func benchBackend(b *testing.B) (walimpls.Opener, walimpls.Description) {
 	return o, builder.Describe()
 }
 
-func benchWAL(b *testing.B) WAL {
+// memory is a store in memory: what the host adds is all that is measured.
+func memory(b *testing.B) (walimpls.Opener, walimpls.Description) {
+	return build(b, faultbackend.NewBuilder(), nil)
+}
+
+// durable is rmq in process, which syncs before it acknowledges.
+func durable(b *testing.B) (walimpls.Opener, walimpls.Description) {
+	return build(b, rmq.NewBuilder(), walimpls.Config{"dir": filepath.Join(b.TempDir(), "rmq")})
+}
+
+func benchWAL(b *testing.B, s store) WAL {
 	b.Helper()
-	o, desc := benchBackend(b)
+	o, desc := s(b)
 	c, err := catalog.OpenBolt(filepath.Join(b.TempDir(), "catalog"), catalog.BoltOptions{})
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = c.Close() })
-	if err := c.Create(context.Background(), catalog.Row{Channel: testChannel, Plugin: "fault"}); err != nil {
+	if err := c.Create(context.Background(), catalog.Row{Channel: testChannel, Plugin: "bench"}); err != nil {
 		b.Fatal(err)
 	}
 	w, err := NewOpener(Options{
@@ -70,32 +81,38 @@ func parallel(b *testing.B, appendOne func(m message.Message)) {
 }
 
 // BenchmarkAppend compares the owner's path (ticks, tracking, write-ahead
-// buffer) with the same hand-over without it.
+// buffer) with the same hand-over without it, on a store that is durable and on
+// one that costs nothing.
 func BenchmarkAppend(b *testing.B) {
-	b.Run("ticks", func(b *testing.B) {
-		w := benchWAL(b)
-		parallel(b, func(m message.Message) {
-			if r := w.Append(context.Background(), []message.Message{m}); r[0].State != walimpls.Stored {
-				b.Error(r[0].Err)
-			}
+	for _, c := range []struct {
+		name  string
+		store store
+	}{{"durable", durable}, {"memory", memory}} {
+		b.Run(c.name+"/ticks", func(b *testing.B) {
+			w := benchWAL(b, c.store)
+			parallel(b, func(m message.Message) {
+				if r := w.Append(context.Background(), []message.Message{m}); r[0].State != walimpls.Stored {
+					b.Error(r[0].Err)
+				}
+			})
 		})
-	})
-	b.Run("plain", func(b *testing.B) {
-		o, _ := benchBackend(b)
-		handle, err := o.Open(context.Background(), walimpls.OpenOptions{Channel: testChannel, Term: 1, Incarnation: 1, Access: walimpls.AccessReadWrite})
-		if err != nil {
-			b.Fatal(err)
-		}
-		h := async(handle)
-		b.Cleanup(func() { _ = h.Close(context.Background()) })
-		parallel(b, func(m message.Message) {
-			out := make(chan []walimpls.Outcome, 1)
-			h.AppendAsync([]message.Message{m}, func(o []walimpls.Outcome) { out <- o })
-			if o := <-out; o[0].State != walimpls.Stored {
-				b.Error(o[0].Err)
+		b.Run(c.name+"/plain", func(b *testing.B) {
+			o, _ := c.store(b)
+			handle, err := o.Open(context.Background(), walimpls.OpenOptions{Channel: testChannel, Term: 1, Incarnation: 1, Access: walimpls.AccessReadWrite})
+			if err != nil {
+				b.Fatal(err)
 			}
+			h := async(handle)
+			b.Cleanup(func() { _ = h.Close(context.Background()) })
+			parallel(b, func(m message.Message) {
+				out := make(chan []walimpls.Outcome, 1)
+				h.AppendAsync([]message.Message{m}, func(o []walimpls.Outcome) { out <- o })
+				if o := <-out; o[0].State != walimpls.Stored {
+					b.Error(o[0].Err)
+				}
+			})
 		})
-	})
+	}
 }
 
 // fill appends n records of 1 KiB in batches.
@@ -131,7 +148,7 @@ func scan(b *testing.B, s *scanner.Scanner, n int) {
 // BenchmarkCatchUp reads from the backend, BenchmarkTailing from the
 // write-ahead buffer; allocations are per record.
 func BenchmarkCatchUp(b *testing.B) {
-	w := benchWAL(b)
+	w := benchWAL(b, memory)
 	const records = 20000
 	fill(b, w, records)
 	b.SetBytes(1024)
@@ -149,7 +166,7 @@ func BenchmarkCatchUp(b *testing.B) {
 }
 
 func BenchmarkTailing(b *testing.B) {
-	w := benchWAL(b)
+	w := benchWAL(b, memory)
 	s, err := w.Read(context.Background(), scanner.Options{Start: scanner.Latest})
 	if err != nil {
 		b.Fatal(err)

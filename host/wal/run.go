@@ -3,6 +3,7 @@ package wal
 import (
 	"context"
 	"errors"
+	"runtime"
 	"time"
 
 	"go.uber.org/zap"
@@ -59,6 +60,11 @@ func (w *termWAL) serve() {
 		case <-w.wake:
 		}
 		for {
+			// Callers that were just answered append again at once: a moment's
+			// patience makes the next group one of all of them.
+			for range gatherYields {
+				runtime.Gosched()
+			}
 			w.mu.Lock()
 			if w.lost {
 				w.mu.Unlock()
@@ -103,7 +109,8 @@ func (p *part) index(k int) int {
 // what comes meanwhile makes up the next one.
 const (
 	maxGroupRecords = 4096
-	maxGroups       = 3
+	maxGroups       = 2
+	gatherYields    = 4
 )
 
 // next marks the queued records of the sendable batches as sent and returns
@@ -115,6 +122,14 @@ func (w *termWAL) next() *group {
 		return nil
 	}
 	g := &group{}
+	waiting := 0
+	for _, b := range w.sendable {
+		if waiting += len(b.States); waiting >= maxGroupRecords {
+			break
+		}
+	}
+	g.messages = make([]message.Message, 0, waiting)
+	g.parts = make([]part, 0, min(len(w.sendable), waiting))
 	n := 0
 	for ; n < len(w.sendable) && len(g.messages) < maxGroupRecords && w.sentBytes+g.bytes < w.opt.MaxSentBytes; n++ {
 		b := w.sendable[n]
@@ -125,11 +140,10 @@ func (w *termWAL) next() *group {
 				b.States[i] = owner.Sent
 				p.n++
 				g.messages = append(g.messages, b.Messages[i])
-				p.indexes = append(p.indexes, i)
 			}
 		}
-		if p.n == len(b.States) {
-			p.indexes = nil
+		if p.n < len(b.States) {
+			p.indexes = sentIndexes(b)
 		}
 		if p.n > 0 {
 			g.parts = append(g.parts, p)
@@ -146,6 +160,17 @@ func (w *termWAL) next() *group {
 	w.sentBytes += g.bytes
 	w.sentGroups++
 	return g
+}
+
+// sentIndexes returns the records of b that are under way.
+func sentIndexes(b *owner.Batch) []int {
+	var indexes []int
+	for i, s := range b.States {
+		if s == owner.Sent {
+			indexes = append(indexes, i)
+		}
+	}
+	return indexes
 }
 
 // answer takes a handle's outcomes. What comes from a handle that was given up

@@ -69,7 +69,8 @@ type Core struct {
 	unreleased []*Txn
 
 	// ready collects stored records of the released prefix until Release.
-	ready []message.Message
+	ready     []message.Message
+	lastReady int
 	// unresolvedBytes counts what is in the window and not resolved.
 	unresolvedBytes int
 	// ticks counts the unresolved persisted time ticks.
@@ -201,6 +202,11 @@ func (c *Core) resolved(b *Batch) {
 	if n == 0 {
 		return
 	}
+	if c.ready == nil {
+		// What was released last time is a good guess, with room for the time
+		// tick that will cover it.
+		c.ready = make([]message.Message, 0, c.lastReady+1)
+	}
 	for k, done := range c.window[:n] {
 		for i := range done.Messages {
 			if done.States[i] == Stored {
@@ -236,7 +242,10 @@ func (c *Core) countStored(b *Batch) {
 // in tick order, and the tick up to which everything is settled.
 func (c *Core) Release() ([]message.Message, message.Tick) {
 	ready := c.ready
-	c.ready = nil
+	if len(ready) > 0 {
+		c.lastReady = len(ready)
+		c.ready = nil
+	}
 	return ready, c.released
 }
 

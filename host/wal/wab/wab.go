@@ -86,8 +86,8 @@ func New(opt Options, opening message.Message) *Buffer {
 }
 
 // Append puts settled records in, in tick order, with the time tick that covers
-// them; that is the last of them if it was persisted. A tick at or below the
-// horizon is ignored: it says nothing new.
+// them; that is the last of them if it was persisted. The slice is the buffer's
+// from now on. A tick at or below the horizon is ignored: it says nothing new.
 func (b *Buffer) Append(records []message.Message, tick message.Message) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -104,7 +104,7 @@ func (b *Buffer) Append(records []message.Message, tick message.Message) {
 			}
 		}
 		if s.last() < tick.TimeTick || records[len(records)-1].Type != message.TypeTimeTick {
-			s.records = append(records[:len(records):len(records)], tick)
+			s.records = append(records, tick)
 		}
 		b.segments = append(b.segments, s)
 		b.bytes += s.bytes
