@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"iter"
 	"sync"
 	"time"
 
@@ -126,6 +127,20 @@ func (r *Reader) NextUnit(ctx context.Context) ([]*Message, error) {
 		unit = append(unit, m)
 	}
 	return unit, nil
+}
+
+// Units ranges over the units that NextUnit returns, up to the end of the read
+// or the end of ctx. An error other than io.EOF is the last pair; after the loop
+// was left the Reader goes on where it was.
+func (r *Reader) Units(ctx context.Context) iter.Seq2[[]*Message, error] {
+	return func(yield func([]*Message, error) bool) {
+		for {
+			unit, err := r.NextUnit(ctx)
+			if errors.Is(err, io.EOF) || !yield(unit, err) || err != nil {
+				return
+			}
+		}
+	}
 }
 
 // Checkpoint returns the token behind everything that Next has returned or the
