@@ -251,6 +251,52 @@ func TestReaderThatNeverReadsHoldsNothing(t *testing.T) {
 	}
 }
 
+// TestMemoryIsBoundedWithoutTicksAndWithALargeTransaction states the bound of
+// the rest: without time ticks a reader holds what the owner may leave unticked
+// (TickBytes and what is unresolved), and the transactions that are open.
+func TestMemoryIsBoundedWithoutTicksAndWithALargeTransaction(t *testing.T) {
+	f := newFixture(t)
+	w := f.open(func(o *Options) {
+		o.WABBytes, o.TickInterval, o.TickBytes, o.TxnKeepalive = 1<<20, time.Hour, 4<<20, time.Minute
+	})
+	var readers []*liveReader
+	for range 3 {
+		readers = append(readers, startReader(t, w, scanner.Options{Start: scanner.All, Types: []message.Type{message.TypeFlush}}))
+	}
+	before := heap()
+	id := begin(t, w)
+	payload := string(make([]byte, 4<<10))
+	stored := int64(0)
+	write := func(batch []message.Message) {
+		t.Helper()
+		for _, r := range w.Append(within(t, 10*time.Second), batch) {
+			if r.State != walimpls.Stored {
+				t.Fatal(r.Err)
+			}
+		}
+		stored += int64(len(batch)) * int64(len(payload))
+	}
+	for range 100 {
+		part := make([]string, 30)
+		for i := range part {
+			part[i] = payload
+		}
+		write(body(id, part...))
+		write(data(part...))
+		write(data(part...))
+	}
+	const txnBytes, slack = 3000 * 4 << 10, 24 << 20
+	if grown := heap() - before; grown > stored+int64(len(readers)+1)*(txnBytes+8<<20)+slack {
+		t.Errorf("the heap grew by %d MiB while %d MiB were stored", grown>>20, stored>>20)
+	}
+	if r := w.Commit(within(t, 10*time.Second), id); r.State != walimpls.Stored {
+		t.Fatal(r.Err)
+	}
+	for _, r := range readers {
+		r.stop()
+	}
+}
+
 func heap() int64 {
 	runtime.GC()
 	var m runtime.MemStats
