@@ -434,7 +434,11 @@ func TestTinyDiskFillsUpAndIsTruncated(t *testing.T) {
 	s.tune = func(s *settings) { s.reclaimDelay, s.retryPause = time.Millisecond, time.Millisecond }
 	noise := randomPayload(1 << 20)
 	var kept []message.ID
-	for range 3 {
+	rounds := 3
+	if testing.Short() {
+		rounds = 1
+	}
+	for range rounds {
 		o := s.opener()
 		w := mustOpen(t, o, rw("c", 1, 0))
 		stored := 0

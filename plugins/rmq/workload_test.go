@@ -140,6 +140,9 @@ func TestRecordsAroundTheLimit(t *testing.T) {
 }
 
 func TestRecordOfTheDeclaredLimitIsStored(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it moves 32 MiB records through the race detector; TestRecordsAroundTheLimit does the same with a small limit")
+	}
 	d := NewBuilder().Describe()
 	w := mustOpen(t, newMemStore(t).opener(), rw("c", 1, 1))
 	checkSizes(t, w, d.Limits.MaxMessageBytes, []int{d.Limits.MaxMessageBytes, d.Limits.MaxMessageBytes + 1})
