@@ -105,12 +105,14 @@ func (p *part) index(k int) int {
 	return p.indexes[k]
 }
 
-// maxGroupRecords bounds a group; a few of them are under way at once, so that
-// what comes meanwhile makes up the next one.
+// maxGroupRecords bounds a group. A plugin has a few of them under way, so that
+// the hop is hidden behind the store's work; a backend in process, which works on
+// one call at a time, gets the next group when it can be everybody's.
 const (
-	maxGroupRecords = 4096
-	maxGroups       = 2
-	gatherYields    = 4
+	maxGroupRecords  = 4096
+	maxGroupsRemote  = 3
+	maxGroupsInPlace = 1
+	gatherYields     = 4
 )
 
 // next marks the queued records of the sendable batches as sent and returns
@@ -118,7 +120,7 @@ const (
 // are a copy: a handle that was given up may still look at what it was handed
 // while the records are stored by another.
 func (w *termWAL) next() *group {
-	if len(w.sendable) == 0 || w.sentGroups >= maxGroups || (w.sentGroups > 0 && w.sentBytes >= w.opt.MaxSentBytes) {
+	if len(w.sendable) == 0 || w.sentGroups >= w.maxGroups || (w.sentGroups > 0 && w.sentBytes >= w.opt.MaxSentBytes) {
 		return nil
 	}
 	g := &group{}
@@ -311,6 +313,10 @@ func (w *termWAL) install(handle walimpls.WAL) {
 	h := async(handle)
 	w.mu.Lock()
 	w.handle, w.lost, w.lastErr = h, false, nil
+	w.maxGroups = maxGroupsRemote
+	if _, inPlace := h.(*serialHandle); inPlace {
+		w.maxGroups = maxGroupsInPlace
+	}
 	w.channel = h.Channel()
 	w.generation++
 	again := w.generation > 1

@@ -47,6 +47,7 @@ type termWAL struct {
 	// answers of another generation are ignored.
 	sentBytes  int
 	sentGroups int
+	maxGroups  int
 	handle     asyncHandle // nil while reopening
 	generation int
 	lost       bool
