@@ -168,6 +168,11 @@ func (c *channel) refresh(ctx context.Context) {
 // passes reports whether an open that failed with err may succeed later without
 // anybody giving an order: the error, or one that it wraps, says so.
 func passes(err error) bool {
+	// Whatever keeps a plugin from starting may be put right from outside, and
+	// then nobody tells its channels.
+	if errors.Is(err, walimpls.ErrPluginStart) {
+		return true
+	}
 	for err != nil {
 		var e *walimpls.Error
 		if !errors.As(err, &e) {

@@ -74,6 +74,9 @@ func isBareInterrupt(err error) bool {
 	return errors.Is(err, errInterrupted) && !errors.As(err, &more)
 }
 
+// sameSignal is how long after the first signal another one is taken for it.
+const sameSignal = 250 * time.Millisecond
+
 // withSignals ends the context at the first SIGINT or SIGTERM, with
 // errInterrupted as the cause; the second ends the process.
 func withSignals(parent context.Context) (context.Context, func()) {
@@ -83,11 +86,17 @@ func withSignals(parent context.Context) (context.Context, func()) {
 	stopping, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		for n := 0; ; n++ {
+		var first time.Time
+		for {
 			select {
 			case <-signals:
-				if n > 0 {
+				// timeout(1) signals its child and then the child's group: that is
+				// one wish, not two.
+				if !first.IsZero() && time.Since(first) > sameSignal {
 					os.Exit(walimpls.ExitInterrupted)
+				}
+				if first.IsZero() {
+					first = time.Now()
 				}
 				cancel(errInterrupted)
 			case <-stopping:

@@ -55,6 +55,9 @@ The outcome is stored, not_stored or unknown; a checkpoint is where "read --from
 			if opt.nul && opt.whole {
 				return usageError(helpHint(cmd), "--null and --whole exclude each other")
 			}
+			if cmd.Flags().Changed("txn") && opt.txn == "" {
+				return usageError("did \"walrig txn begin\" fail?", "--txn is given and empty")
+			}
 			return a.runAppend(cmd.Context(), opt)
 		},
 	}
@@ -139,6 +142,11 @@ func (a *app) runAppend(ctx context.Context, opt appendOptions) error {
 	streamErr := appender.Close(streamCtx)
 	<-run.done
 	run.tally.streamErr = streamErr
+	if txn != 0 && run.refused {
+		// The host never saw the record that is too large, and must not let the
+		// rest of the transaction commit without it.
+		_, _ = c.Txn(opt.channel, txn).Rollback(streamCtx)
+	}
 	run.progress.stop()
 	return a.reportAppend(ctx, opt, run, inputErr)
 }
@@ -162,6 +170,7 @@ type appendRun struct {
 	progress *progress
 	start    time.Time
 
+	refused bool // by feed: a record that was never sent
 	// Of collect until done is closed.
 	tally    tally
 	writeErr error
@@ -199,6 +208,7 @@ func (r *appendRun) feed(ctx context.Context, batches <-chan inputBatch) error {
 		case errors.Is(b.err, io.EOF):
 			return nil
 		case errors.Is(b.err, walimpls.ErrTooLarge):
+			r.refused = true
 			r.pending <- sentRecord{line: b.first + int64(len(b.records)), refused: &client.Result{State: walimpls.NotStored, Err: b.err}}
 			return nil
 		default:

@@ -158,6 +158,15 @@ func resumeCommand(opt appendOptions, line int64) string {
 	if opt.file != "-" {
 		cmd += " " + shellQuote(opt.file)
 	}
+	if opt.vchannel != "" {
+		flag += " --vchannel " + shellQuote(opt.vchannel)
+	}
+	for _, p := range opt.properties {
+		flag += " -p " + shellQuote(p)
+	}
+	if opt.txn != "" {
+		flag += " --txn " + shellQuote(opt.txn)
+	}
 	return cmd + " | walrig append " + opt.channel + flag
 }
 

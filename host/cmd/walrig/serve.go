@@ -226,7 +226,9 @@ func (h *runningHost) shutDown(told bool) {
 	}
 	// Everything below is bounded; this is for a defect in that.
 	watchdog := time.AfterFunc(shutdownBudget-200*time.Millisecond, func() {
-		h.log.Error("the host does not end in time, leaving now")
+		// A log that nobody reads may be what hangs: it is told, not waited for.
+		go h.log.Error("the host does not end in time, leaving now")
+		time.Sleep(100 * time.Millisecond)
 		os.Exit(walimpls.ExitFailure)
 	})
 	defer watchdog.Stop()
