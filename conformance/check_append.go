@@ -168,7 +168,7 @@ func checkSequence(t *T) {
 	var ids []message.ID
 	for round := range 5 {
 		h := t.open(c, int64(round/2+1), int64(round%2+1))
-		for i := range 60 {
+		for i := range 14 {
 			batch := series(fmt.Sprintf("r%d-%d", round, i), 1+i%3)
 			want = append(want, batch...)
 			ids = append(ids, h.append(batch...)...)
@@ -178,14 +178,14 @@ func checkSequence(t *T) {
 	for i := 1; i < len(ids); i++ {
 		t.expect(ids[i-1].Less(ids[i]), "ids ascend over appends, handles and terms; %s is followed by %s", showID(ids[i-1]), showID(ids[i]))
 	}
-	t.expectLog(t.open(c, 9, 1).messages(), want, ids, "the log of 300 appends over five handles")
+	t.expectLog(t.open(c, 9, 1).messages(), want, ids, "the log of 70 appends over five handles")
 }
 
 func checkConcurrentAppends(t *T) {
 	h := t.open(t.channel(), 1, 1)
 	o := newOracle(t)
 	tail := h.read(walimpls.FromLatest())
-	const writers, each = 12, 40
+	const writers, each = 12, 20
 	t.parallel(writers, func(w int) {
 		for i := range each {
 			p := fmt.Sprintf("w%d-%d", w, i)
@@ -207,7 +207,7 @@ func checkOwnOutcome(t *T) {
 	if limit <= 64<<20 {
 		big = make([]byte, limit+1)
 	}
-	const writers, each = 16, 25
+	const writers, each = 16, 12
 	t.parallel(writers, func(w int) {
 		for i := range each {
 			if big != nil && w%4 == 0 && i == each/2 {
@@ -252,10 +252,10 @@ func checkAppendContext(t *T) {
 	o := newOracle(t)
 	h := t.open(c, 1, 1)
 	incarnation := int64(1)
-	for round := range 10 {
+	for round := range 8 {
 		unknown := o.unknown
 		t.parallel(4, func(w int) {
-			for i := range 12 {
+			for i := range 10 {
 				ctx, cancel := context.WithTimeout(t.ctx, t.duration(3*time.Millisecond))
 				o.append(ctx, h, fmt.Sprintf("%d-%d-%d", round, w, i))
 				cancel()
@@ -268,7 +268,7 @@ func checkAppendContext(t *T) {
 		}
 	}
 	if o.unknown == 0 {
-		t.remarkf("no outcome was unknown in 480 appends with short deadlines")
+		t.remarkf("no outcome was unknown in 320 appends with short deadlines")
 	}
 	h.close()
 	o.verify(t.open(c, 2, 1).messages())

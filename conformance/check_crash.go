@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/walrig/walrig/sdk/message"
@@ -22,7 +23,7 @@ func checkRecordsOutliveRestart(t *T) {
 	var ids []message.ID
 	for round := range 3 {
 		h := t.open(c, int64(round+1), 1)
-		for i := range 20 {
+		for i := range 10 {
 			m := message.Message{
 				Type: message.TypeData, VChannel: "v", TimeTick: message.Tick(round*100 + i), TxnID: uint64(i),
 				Properties: map[string]string{"i": fmt.Sprint(i), "empty": ""}, Payload: t.bytes(i * 100),
@@ -156,8 +157,9 @@ func checkKillDuringOpen(t *T) {
 	ids := h.append(want...)
 	highest, term := h.ch.Pair, int64(1)
 	for range 4 {
+		var killed atomic.Bool
 		opening := t.start(func() {
-			for {
+			for !killed.Load() { // an Open may wait for the next process, and succeed
 				term++
 				h, err := t.tryOpen(c, term, 1)
 				if err != nil {
@@ -168,6 +170,7 @@ func checkKillDuringOpen(t *T) {
 		})
 		t.pause(t.killWindow())
 		t.kill()
+		killed.Store(true)
 		opening.wait()
 		_, err := t.tryOpen(c, highest.Term, highest.Incarnation)
 		t.expect(!t.claimed(CapFencing) || errors.Is(err, walimpls.ErrFenced), "after a kill the pair %s, whose Open had returned, is refused; got %v", highest, err)

@@ -229,7 +229,7 @@ func checkFencingStorm(t *T) {
 }
 
 func checkOneWinner(t *T) {
-	for round := range 4 {
+	for round := range 3 {
 		c := t.channel()
 		t.open(c, 1, 1)
 		var mu sync.Mutex

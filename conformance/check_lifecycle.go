@@ -243,7 +243,7 @@ func checkReopen(t *T) {
 	var want []message.Message
 	var ids []message.ID
 	store := ""
-	for round := range 12 {
+	for round := range 8 {
 		h := t.open(c, int64(1+round/3), int64(1+round%3))
 		if store == "" {
 			store = h.ch.StoreID
@@ -256,7 +256,7 @@ func checkReopen(t *T) {
 		h.close()
 	}
 	h := t.open(c, 99, 1)
-	t.expectLog(h.messages(), want, ids, "the log after 12 opens and closes")
+	t.expectLog(h.messages(), want, ids, "the log after 8 opens and closes")
 }
 
 func checkOpenerClose(t *T) {

@@ -211,7 +211,7 @@ func checkStuckReaders(t *T) {
 		stuck[i].take(1)
 	}
 	reader := h.read(walimpls.FromAll())
-	const n = 300
+	const n = 80
 	limit := t.run.opt.Bound / 2
 	for i := 1; i <= n; i++ {
 		began := time.Now()
@@ -232,7 +232,7 @@ func checkStuckReaders(t *T) {
 func checkNextContext(t *T) {
 	h := t.open(t.channel(), 1, 1)
 	s := h.readWith(walimpls.ReadOptions{Start: walimpls.FromAll(), BufferRecords: 3})
-	const n = 40
+	const n = 25
 	want := series("m", n)
 	var ids []message.ID
 	appending := t.start(func() {
@@ -382,7 +382,7 @@ func checkConcurrentScanners(t *T) {
 	})
 	fail := guard(func() {
 		t.parallel(12, func(i int) {
-			for k := range 8 {
+			for k := range 5 {
 				s := h.readWith(walimpls.ReadOptions{Start: walimpls.FromAll(), BufferRecords: 1 + (i+k)%5})
 				t.expectLog(s.take(10), first, ids, "a scanner among many that come and go")
 				s.close()

@@ -10,7 +10,7 @@ import (
 // Level is a set of clauses that a backend reaches as a whole.
 type Level string
 
-// The levels. All but Core and Soak need a capability of the same meaning.
+// The levels. Most need a capability of the same meaning.
 const (
 	LevelCore     Level = "Core"
 	LevelReadOnly Level = "ReadOnly"
@@ -19,6 +19,7 @@ const (
 	LevelDrop     Level = "Drop"
 	LevelDurable  Level = "Durable"
 	LevelShared   Level = "Shared"
+	LevelSpace    Level = "Space"
 	LevelSoak     Level = "Soak"
 )
 
@@ -38,18 +39,21 @@ const (
 type levelInfo struct {
 	Level Level
 	Needs Capability // "" for none
+	// Extra: a run in which it is not claimed or not run is complete all the same.
+	Extra bool
 	Doc   string
 }
 
 var levelTable = []levelInfo{
-	{LevelCore, "", "what every backend does: open, append, read, ids, limits, errors, close"},
-	{LevelReadOnly, CapReadOnly, "read-only handles"},
-	{LevelFenced, CapFencing, "an old owner is kept out, whatever it does"},
-	{LevelTruncate, CapTruncation, "the log can be cut, and a reader learns of it"},
-	{LevelDrop, CapDrop, "logs can be deleted"},
-	{LevelDurable, CapDurability, "what was acknowledged survives a restart and a kill"},
-	{LevelShared, CapShared, "several processes use one store at a time"},
-	{LevelSoak, "", "all of it at once, for a while"},
+	{LevelCore, "", false, "what every backend does: open, append, read, ids, limits, errors, close"},
+	{LevelReadOnly, CapReadOnly, false, "read-only handles"},
+	{LevelFenced, CapFencing, false, "an old owner is kept out, whatever it does"},
+	{LevelTruncate, CapTruncation, false, "the log can be cut, and a reader learns of it"},
+	{LevelDrop, CapDrop, false, "logs can be deleted"},
+	{LevelDurable, CapDurability, false, "what was acknowledged survives a restart and a kill"},
+	{LevelShared, CapShared, true, "several processes use one store at a time"},
+	{LevelSpace, CapTruncation, true, "truncation gives space back, as far as the store can be measured"},
+	{LevelSoak, "", true, "all of it at once, for a while"},
 }
 
 // Levels returns the levels in their order.

@@ -53,7 +53,7 @@ var truncateClauses = []Clause{
 		Text: "Truncation beside appends and readers loses nothing behind its point."},
 	{ID: "WAL-TRUNC-008", Level: LevelDurable, Needs: []Capability{CapTruncation}, Rule: 5, Depends: []string{"WAL-TRUNC-001", "WAL-RST-001"},
 		Text: "A truncation survives a restart."},
-	{ID: "WAL-TRUNC-009", Level: LevelTruncate, Rule: 5, Depends: []string{"WAL-TRUNC-001"},
+	{ID: "WAL-TRUNC-009", Level: LevelSpace, Rule: 5, Depends: []string{"WAL-TRUNC-001"},
 		Text: "Truncation frees space, when the description says: at once, or later by itself."},
 }
 

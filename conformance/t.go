@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
@@ -140,16 +141,12 @@ func (t *T) intn(n int) int {
 }
 
 func (t *T) bytes(n int) []byte {
+	var seed [32]byte
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	binary.LittleEndian.PutUint64(seed[:], t.rng.Uint64())
+	t.mu.Unlock()
 	b := make([]byte, n)
-	for i := 0; i < n; i += 8 {
-		v := t.rng.Uint64()
-		for k := i; k < min(i+8, n); k++ {
-			b[k] = byte(v)
-			v >>= 8
-		}
-	}
+	_, _ = rand.NewChaCha8(seed).Read(b) // it never fails
 	return b
 }
 

@@ -16,6 +16,9 @@ const (
 	seedVariable = "WALRIG_TEST_CONFORM_SEED"
 )
 
+// slow is how many milliseconds of a check are worth a line.
+const slow = 2000
+
 // Test runs the suite on a target inside `go test`, with a subtest for each check.
 // What is not claimed or not run is skipped with the reason. It returns the report.
 func Test(t *testing.T, target Target, opts ...Options) Report {
@@ -48,6 +51,9 @@ func Test(t *testing.T, target Target, opts ...Options) Report {
 	for i := range report.Clauses {
 		c := &report.Clauses[i]
 		for k := range c.Checks {
+			if c.Checks[k].Millis > slow {
+				t.Logf("slow: %s took %d ms", c.Checks[k].ID, c.Checks[k].Millis)
+			}
 			t.Run(c.Checks[k].ID, func(t *testing.T) { c.Checks[k].tell(t, c) })
 		}
 	}
