@@ -73,7 +73,8 @@ func checkUnknownIsSettled(t *T) {
 		}
 		for i := len(before); i < len(after); i++ {
 			own := after[i].Term == next.ch.Term && after[i].Incarnation == next.ch.Incarnation
-			t.expect(own, "after the Open of %s no record of an earlier handle appears; %s did", next.ch.Pair, showBatch(after[i:i+1]))
+			known := string(after[i].Payload) == fmt.Sprint("settled-", round)
+			t.expect(own && known, "after the Open of %s no record of an earlier handle appears; %s did", next.ch.Pair, showBatch(after[i:i+1]))
 		}
 		o.verify(withoutFences(after))
 		h.close()

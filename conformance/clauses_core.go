@@ -7,7 +7,7 @@ var lifecycleClauses = []Clause{
 		Text: "A configuration with an unknown key is refused with ErrInvalidArgument before the store is touched."},
 	{ID: "WAL-LIFE-003", Level: LevelCore, Rule: 1,
 		Text: "A read-write Open creates a missing log. The handle's Channel has the name, pair and access that were asked for, and a store id of 1 to 200 printable ASCII characters."},
-	{ID: "WAL-LIFE-004", Level: LevelCore, Rule: 1,
+	{ID: "WAL-LIFE-004", Level: LevelCore, Rule: 1, Depends: []string{"WAL-LIFE-011"},
 		Text: "When a read-write Open returns, the log holds its fence record: type fence, the handle's pair, and nothing else. One Open writes one."},
 	{ID: "WAL-LIFE-005", Level: LevelCore, Rule: 9,
 		Text: "Open refuses names outside [A-Za-z0-9][A-Za-z0-9._-]{0,199}, terms below 1, negative incarnations and unknown access modes with ErrInvalidArgument, and takes every name inside."},
@@ -17,13 +17,13 @@ var lifecycleClauses = []Clause{
 		Text: "Channels are separate, however alike their names are: one may be the beginning of another, or differ in case alone."},
 	{ID: "WAL-LIFE-008", Level: LevelCore, Rule: 8,
 		Text: "Close of a handle returns within the grace period and may be repeated. Calls on a closed handle are ErrClosed."},
-	{ID: "WAL-LIFE-009", Level: LevelCore, Rule: 8,
+	{ID: "WAL-LIFE-009", Level: LevelCore, Rule: 8, Depends: []string{"WAL-SCAN-004"},
 		Text: "Close of a handle ends its scanners, blocked ones at once, with ErrClosed."},
-	{ID: "WAL-LIFE-010", Level: LevelCore, Rule: 8, Depends: []string{"WAL-LIFE-008", "WAL-LIFE-011", "WAL-APP-008"},
+	{ID: "WAL-LIFE-010", Level: LevelCore, Rule: 8, Depends: []string{"WAL-LIFE-008", "WAL-LIFE-011", "WAL-APP-008", "WAL-APP-009"},
 		Text: "Close during appends gives each a true outcome: an acknowledged record is in the log, one that is not stored never is, any other is unknown."},
 	{ID: "WAL-LIFE-011", Level: LevelCore, Rule: 1, Depends: []string{"WAL-LIFE-008"},
 		Text: "A log that is opened again after Close has the same store id and every record that was acknowledged, the last one before the Close included."},
-	{ID: "WAL-LIFE-012", Level: LevelCore, Rule: 8, Depends: []string{"WAL-LIFE-008"},
+	{ID: "WAL-LIFE-012", Level: LevelCore, Rule: 8, Depends: []string{"WAL-LIFE-008", "WAL-LIFE-009"},
 		Text: "Close of the opener closes every handle, returns within the grace period and may be repeated; an Open after it is ErrClosed."},
 	{ID: "WAL-LIFE-013", Level: LevelCore, Rule: 1,
 		Text: "An Open whose context has ended returns the context's error promptly."},
@@ -40,11 +40,11 @@ var appendClauses = []Clause{
 		Text: "Every property survives: many of them, empty and long values, any text."},
 	{ID: "WAL-APP-005", Level: LevelCore, Rule: 7,
 		Text: "Type, vchannel, tick, last confirmed id and transaction id survive, at their extremes too."},
-	{ID: "WAL-APP-006", Level: LevelCore, Rule: 1,
+	{ID: "WAL-APP-006", Level: LevelCore, Rule: 1, Depends: []string{"WAL-LIFE-011"},
 		Text: "A stored record carries the pair of the handle that stored it; id, term and incarnation that the appender put into it are ignored."},
-	{ID: "WAL-APP-007", Level: LevelCore, Rule: 2, Depends: []string{"WAL-APP-002"},
+	{ID: "WAL-APP-007", Level: LevelCore, Rule: 2, Depends: []string{"WAL-APP-002", "WAL-LIFE-011"},
 		Text: "Appends that follow each other lie in that order, each once, and ids ascend, over handles and terms too."},
-	{ID: "WAL-APP-008", Level: LevelCore, Rule: 2, Depends: []string{"WAL-APP-002", "WAL-APP-007"},
+	{ID: "WAL-APP-008", Level: LevelCore, Rule: 2, Depends: []string{"WAL-APP-002", "WAL-APP-007", "WAL-SCAN-005"},
 		Text: "Appends may be concurrent. Nothing is lost or doubled, and the records of each caller keep its order."},
 	{ID: "WAL-APP-009", Level: LevelCore, Rule: 2, Depends: []string{"WAL-APP-008", "WAL-LIM-004"},
 		Text: "A caller gets the outcome of its own record, never another's: the record at an acknowledged id is the caller's, and a refusal reaches the caller whose record is at fault and nobody else."},
@@ -52,7 +52,7 @@ var appendClauses = []Clause{
 		Text: "An empty batch is a no-op."},
 	{ID: "WAL-APP-011", Level: LevelCore, Rule: 2,
 		Text: "An Append whose context has ended stores nothing, says so, and leaves the handle usable."},
-	{ID: "WAL-APP-012", Level: LevelCore, Rule: 3,
+	{ID: "WAL-APP-012", Level: LevelCore, Rule: 3, Depends: []string{"WAL-LIFE-011"},
 		Text: "An Append whose context ends under way returns soon, with a true outcome for each record."},
 	{ID: "WAL-APP-013", Level: LevelCore, Rule: 2,
 		Text: "The batch is the caller's again when Append returns: changing it changes nothing in the log, and the backend has not written to it."},
@@ -75,9 +75,9 @@ var scanClauses = []Clause{
 		Text: "Latest is fixed when Read returns and never resolved again, also if nothing was read before the next append."},
 	{ID: "WAL-SCAN-006", Level: LevelCore, Rule: 4, Depends: []string{"WAL-LIFE-004"},
 		Text: "On a log without messages All and Latest wait, and both get the first message."},
-	{ID: "WAL-SCAN-007", Level: LevelCore, Rule: 4, Depends: []string{"WAL-SCAN-002", "WAL-SCAN-003"},
+	{ID: "WAL-SCAN-007", Level: LevelCore, Rule: 4, Depends: []string{"WAL-SCAN-002", "WAL-SCAN-003", "WAL-ID-002", "WAL-LIFE-011"},
 		Text: "Ids may have holes: an id between two records is a start at the next record."},
-	{ID: "WAL-SCAN-008", Level: LevelCore, Rule: 4,
+	{ID: "WAL-SCAN-008", Level: LevelCore, Rule: 4, Depends: []string{"WAL-SCAN-005"},
 		Text: "Next blocks at the end of the log and wakes for the next record without other traffic."},
 	{ID: "WAL-SCAN-009", Level: LevelCore, Rule: 4,
 		Text: "Scanners are independent, any number of them: each has its own place, and closing one disturbs no other."},
@@ -85,7 +85,7 @@ var scanClauses = []Clause{
 		Text: "A scanner that is not read disturbs neither writers nor other scanners, and its memory is bounded by its options."},
 	{ID: "WAL-SCAN-011", Level: LevelCore, Rule: 4,
 		Text: "When the context of a Next ends it returns promptly with the context's error; the scanner stays usable and nothing is lost or repeated."},
-	{ID: "WAL-SCAN-012", Level: LevelCore, Rule: 4,
+	{ID: "WAL-SCAN-012", Level: LevelCore, Rule: 4, Depends: []string{"WAL-SCAN-004"},
 		Text: "Close of a scanner wakes a blocked Next with ErrClosed, may be repeated, and every later Next is ErrClosed."},
 	{ID: "WAL-SCAN-013", Level: LevelCore, Rule: 4,
 		Text: "One Next returns at most BufferRecords records and about BufferBytes bytes; a single record may exceed the bytes."},
@@ -93,14 +93,14 @@ var scanClauses = []Clause{
 		Text: "An empty or all-zero id, and an unknown policy, are ErrInvalidArgument, not the earliest."},
 	{ID: "WAL-SCAN-015", Level: LevelCore, Rule: 4,
 		Text: "A start above the latest id is PositionLostError at once, for StartFrom and StartAfter: never a silent jump, never a wait."},
-	{ID: "WAL-SCAN-016", Level: LevelCore, Rule: 4, Depends: []string{"WAL-SCAN-009"},
+	{ID: "WAL-SCAN-016", Level: LevelCore, Rule: 4, Depends: []string{"WAL-SCAN-009", "WAL-SCAN-005"},
 		Text: "Scanners may be opened and closed concurrently while records are appended; each gets what it asked for."},
-	{ID: "WAL-SCAN-017", Level: LevelCore, Rule: 4, Depends: []string{"WAL-LIFE-004"},
+	{ID: "WAL-SCAN-017", Level: LevelCore, Rule: 4, Depends: []string{"WAL-LIFE-004", "WAL-LIFE-011"},
 		Text: "Bounds are the ids of the first and the newest record that a reader meets, fence records included, and of the newest that is none."},
 }
 
 var idClauses = []Clause{
-	{ID: "WAL-ID-001", Level: LevelCore, Rule: 6,
+	{ID: "WAL-ID-001", Level: LevelCore, Rule: 6, Depends: []string{"WAL-LIFE-011"},
 		Text: "Every id has the declared layout, round-trips through its text, and is not all-zero unless it is the first fence record's."},
 	{ID: "WAL-ID-002", Level: LevelCore, Rule: 6, Depends: []string{"WAL-APP-007"},
 		Text: "The byte order of ids is the log order, strictly, over sequential and concurrent appends alike."},
@@ -111,18 +111,18 @@ var idClauses = []Clause{
 }
 
 var limitClauses = []Clause{
-	{ID: "WAL-LIM-001", Level: LevelCore, Rule: 7,
+	{ID: "WAL-LIM-001", Level: LevelCore, Rule: 7, Depends: []string{"WAL-APP-003", "WAL-SCAN-002"},
 		Text: "Records up to MaxMessageBytes, that size included, are stored and returned as they were."},
 	{ID: "WAL-LIM-002", Level: LevelCore, Rule: 7,
 		Text: "A record above MaxMessageBytes, by its payload or by its properties, is ErrTooLarge at once, not retryable, not stored, and the next append works."},
-	{ID: "WAL-LIM-003", Level: LevelCore, Rule: 7,
+	{ID: "WAL-LIM-003", Level: LevelCore, Rule: 7, Depends: []string{"WAL-LIM-001", "WAL-LIM-002", "WAL-SCAN-002"},
 		Text: "The description's limits leave no band in which a record is refused that is smaller than one that is stored."},
 	{ID: "WAL-LIM-004", Level: LevelCore, Rule: 7, Depends: []string{"WAL-LIM-002", "WAL-APP-002"},
 		Text: "A record that is too large disturbs nobody: its neighbours in the batch are stored, and the BatchError tells which is which."},
 }
 
 var errorClauses = []Clause{
-	{ID: "WAL-ERR-001", Level: LevelCore, Rule: 9, Depends: []string{"WAL-LIFE-005", "WAL-LIFE-008", "WAL-SCAN-014", "WAL-LIM-002"},
+	{ID: "WAL-ERR-001", Level: LevelCore, Rule: 9, Depends: []string{"WAL-LIFE-005", "WAL-LIFE-008", "WAL-SCAN-014", "WAL-LIM-002", "WAL-SCAN-015", "WAL-RO-001", "WAL-FENCE-001", "WAL-TRUNC-003"},
 		Text: "Every refusal is a *walimpls.Error of a known code, carries the channel, and says what its code says about retries."},
 	{ID: "WAL-ERR-002", Level: LevelCore, Rule: 9, Depends: []string{"WAL-SCAN-015"},
 		Text: "A PositionLostError carries the earliest and the latest id."},
@@ -131,7 +131,7 @@ var errorClauses = []Clause{
 }
 
 var auditClauses = []Clause{
-	{ID: "WAL-AUD-001", Level: LevelCore, Rule: 9,
+	{ID: "WAL-AUD-001", Level: LevelCore, Rule: 9, Depends: []string{"WAL-TRUNC-001"},
 		Text: "Truncate does what the description says: where it claims no truncation, Truncate is ErrUnsupported and removes nothing."},
 	{ID: "WAL-AUD-002", Level: LevelCore, Rule: 9, Depends: []string{"WAL-DROP-001"},
 		Text: "Drop does what the description says: where it is not claimed, Drop is ErrUnsupported and deletes nothing."},
@@ -146,6 +146,6 @@ var auditClauses = []Clause{
 }
 
 var soakClauses = []Clause{
-	{ID: "WAL-SOAK-001", Level: LevelSoak, Rule: 3, Depends: []string{"WAL-APP-008", "WAL-SCAN-009", "WAL-SCAN-016"},
+	{ID: "WAL-SOAK-001", Level: LevelSoak, Rule: 3, Depends: []string{"WAL-APP-008", "WAL-SCAN-009", "WAL-SCAN-016", "WAL-APP-009", "WAL-SCAN-003", "WAL-TRUNC-001", "WAL-ID-002"},
 		Text: "Under writers, readers, changes of the owner and truncations at once, whatever is acknowledged is read exactly once, in order, and what is refused is never read."},
 }

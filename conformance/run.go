@@ -96,6 +96,7 @@ type run struct {
 	claims map[Capability]bool
 	prefix string
 	names  atomic.Int64
+	hung   atomic.Bool // a Close did not return: the next ones are not waited for as long
 	report *Report
 
 	instMu sync.Mutex // guards inst; checks that change it run alone
@@ -174,7 +175,7 @@ func newPrefix() string {
 }
 
 // channelName returns a name that no other run and no other check uses.
-func (r *run) channelName() string { return fmt.Sprintf("%s-%d", r.prefix, r.names.Add(1)) }
+func (r *run) channelName() string { return fmt.Sprintf("%s-%04d", r.prefix, r.names.Add(1)) }
 
 func (r *run) instance() Instance {
 	r.instMu.Lock()
@@ -270,6 +271,12 @@ func (r *run) one(parent context.Context, c check, total int) {
 	fail := guard(func() { c.Run(t) })
 	took := time.Since(began)
 	left, problems := t.cleanup()
+	if c.Alone && fail != nil {
+		// It may have left the instance in any state.
+		if err := r.closeInstance(parent); err != nil {
+			problems = append(problems, "stopping the backend: "+err.Error())
+		}
+	}
 	if c.Alone {
 		problems = append(problems, r.revive(parent)...)
 	}

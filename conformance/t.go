@@ -249,19 +249,19 @@ func (t *T) cleanup() (left []string, problems []string) {
 	t.mu.Unlock()
 	ctx := context.WithoutCancel(t.ctx)
 	// Everything side by side: a handle that hangs must not hold up the rest.
-	closing := guard(func() {
-		t.parallel(len(handles), func(i int) {
-			h := handles[i]
-			if !h.open() {
-				return
-			}
-			_ = t.call(ctx, t.run.opt.closeBound(), fmt.Sprintf("clean up: Close(%s)", h), func(ctx context.Context) (string, error) {
-				return "ok", h.wal.Close(ctx)
-			})
-		})
-	})
-	if closing != nil {
-		problems = append(problems, "closing handles: "+closing.text)
+	said := make([]string, len(handles))
+	var wg sync.WaitGroup
+	for i, h := range handles {
+		if h.open() {
+			wg.Go(func() { said[i] = t.closeQuietly(ctx, h) })
+		}
+	}
+	wg.Wait()
+	for i, text := range said {
+		if text != "" {
+			problems = append(problems, fmt.Sprintf("closing %s: %s", handles[i], text))
+			break
+		}
 	}
 	if !t.claimed(CapDrop) {
 		for c := range channels {

@@ -291,6 +291,9 @@ var claimedMutants = []Mutant{
 		hooks: func(l *life) hooks {
 			return hooks{drop: func(ctx context.Context, channel string, term int64) error {
 				inner, _ := l.current()
+				if walimpls.ValidateName("", channel) != nil {
+					return inner.Drop(ctx, channel, term)
+				}
 				l.disk.mu.Lock()
 				var names []string
 				for n := range l.disk.owner {

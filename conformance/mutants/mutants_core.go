@@ -213,7 +213,7 @@ var appendMutants = []Mutant{
 		})})},
 	{Name: "cross-wired", Clause: "WAL-APP-009", Source: "M-07", Defect: "of two concurrent appends each gets the id of the other",
 		hooks: only(hooks{append: meeting(func(a, b *met) {
-			if a.run() == nil && b.run() == nil {
+			if first, second := a.run(), b.run(); first == nil && second == nil {
 				a.ids, b.ids = b.ids, a.ids
 			}
 		})})},

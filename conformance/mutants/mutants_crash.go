@@ -66,7 +66,7 @@ var unknownMutants = []Mutant{
 	{Name: "unknown-goes-on", Clause: "WAL-UNK-001", Defect: "a handle takes appends after an unknown outcome",
 		hooks: only(hooks{append: func(w *wal, ctx context.Context, batch []message.Message) ([]message.ID, error) {
 			if !short(ctx) || ctx.Err() != nil {
-				return w.WAL.Append(context.WithoutCancel(ctx), batch)
+				return w.WAL.Append(ctx, batch)
 			}
 			<-w.background(batch)
 			return nil, unknown(w.channel.Name, len(batch))
@@ -138,7 +138,7 @@ type held struct {
 // pending acknowledges a single record with the id that it will have, and stores
 // it a little later. A kill loses it; so does a Close, if drops says so.
 func pending(drops bool) func(*life) hooks {
-	return func(*life) hooks {
+	return func(l *life) hooks {
 		var mu sync.Mutex
 		waiting := map[string]*held{}
 		flush := func(channel string) {
@@ -153,6 +153,12 @@ func pending(drops bool) func(*life) hooks {
 			flush(channel)
 		}
 		return hooks{
+			open: func(ctx context.Context, opt walimpls.OpenOptions) (*wal, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				flush(opt.Channel)
+				return l.open(ctx, opt)
+			},
 			append: func(w *wal, ctx context.Context, batch []message.Message) ([]message.ID, error) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -160,8 +166,10 @@ func pending(drops bool) func(*life) hooks {
 				simple := len(batch) == 1 && batch[0].Type == message.TypeData && batch[0].Size() < 100
 				b, err := w.WAL.Bounds(ctx)
 				latest, ok := b.Latest.Uint64()
-				if !simple || err != nil || !ok || w.life.owner(w.channel.Name) != w || short(ctx) || ctx.Err() != nil {
-					return w.WAL.Append(ctx, batch)
+				if !simple || err != nil || !ok || w.life.owner(w.channel.Name) != w || w.ended || short(ctx) || ctx.Err() != nil {
+					ids, err := w.WAL.Append(ctx, batch)
+					w.ended = w.ended || errors.Is(err, walimpls.ErrUnknownOutcome)
+					return ids, err
 				}
 				h := &held{w: w, m: batch[0]}
 				waiting[w.channel.Name] = h
@@ -188,13 +196,13 @@ func pending(drops bool) func(*life) hooks {
 			},
 			close: func(w *wal, ctx context.Context) error {
 				mu.Lock()
+				defer mu.Unlock()
 				if h := waiting[w.channel.Name]; h != nil && h.w == w {
 					if drops {
 						delete(waiting, w.channel.Name)
 					}
 					flush(w.channel.Name)
 				}
-				mu.Unlock()
 				return w.WAL.Close(ctx)
 			},
 			closing: func() {
