@@ -23,7 +23,7 @@ type check struct {
 }
 
 // defaultCheckBound is for two noisy cores under the race detector.
-const defaultCheckBound = 60 * time.Second
+const defaultCheckBound = 3 * time.Minute
 
 // ID is the clause's id and the name.
 func (c check) ID() string { return c.Clause + "/" + c.Name }

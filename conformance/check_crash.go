@@ -98,10 +98,10 @@ func checkIDsOutliveRestart(t *T) {
 }
 
 var crashChecks = []check{
-	{Clause: "WAL-CRASH-001", Name: "append", Alone: true, Kills: true, Bound: 2 * time.Minute, Run: checkKillDuringAppends},
+	{Clause: "WAL-CRASH-001", Name: "append", Alone: true, Kills: true, Bound: 5 * time.Minute, Run: checkKillDuringAppends},
 	{Clause: "WAL-CRASH-001", Name: "at-once", Alone: true, Kills: true, Run: checkKillAfterAcknowledgement},
-	{Clause: "WAL-CRASH-002", Name: "open", Alone: true, Kills: true, Bound: 2 * time.Minute, Run: checkKillDuringOpen},
-	{Clause: "WAL-CRASH-003", Name: "truncate", Alone: true, Kills: true, Bound: 2 * time.Minute, Run: checkKillDuringTruncate},
+	{Clause: "WAL-CRASH-002", Name: "open", Alone: true, Kills: true, Bound: 5 * time.Minute, Run: checkKillDuringOpen},
+	{Clause: "WAL-CRASH-003", Name: "truncate", Alone: true, Kills: true, Bound: 5 * time.Minute, Run: checkKillDuringTruncate},
 	{Clause: "WAL-CRASH-004", Name: "scanner", Alone: true, Kills: true, Run: checkKillAfterRead},
 	{Clause: "WAL-CRASH-005", Name: "drop", Alone: true, Kills: true, Run: checkKillDuringDrop},
 }

@@ -298,7 +298,7 @@ func checkScanBuffer(t *T) {
 	h := t.open(t.channel(), 1, 1)
 	const size = 1000
 	var want []message.Message
-	for i := range 50 {
+	for i := range 24 {
 		want = append(want, message.Message{Type: message.TypeData, Payload: append([]byte(fmt.Sprintf("%d-", i)), t.bytes(size)...)})
 	}
 	ids := h.append(want...)

@@ -208,6 +208,7 @@ func (r Report) WriteHTML(w io.Writer) error {
 	page, err := template.New("report").Funcs(template.FuncMap{
 		"class": func(v any) string { return strings.ReplaceAll(fmt.Sprint(v), " ", "-") },
 		"join":  strings.Join,
+		"count": func(c map[Verdict]int, v string) int { return c[Verdict(v)] },
 	}).Parse(pageText)
 	if err != nil {
 		return err

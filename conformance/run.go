@@ -55,7 +55,7 @@ type Options struct {
 const (
 	DefaultParallel = 6
 	DefaultSoak     = 3 * time.Second
-	DefaultBound    = 20 * time.Second
+	DefaultBound    = 30 * time.Second
 	DefaultGrace    = 3 * time.Second
 	DefaultQuiet    = 150 * time.Millisecond
 )
