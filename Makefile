@@ -71,7 +71,7 @@ fix-mod: ## tidy go.mod
 
 .PHONY: docs
 docs: ## write the generated pages of docs/ anew
-	go test ./host/config ./host/cmd/walrig -run 'Docs' -count=1 -update
+	go test ./host/config ./host/server ./host/cmd/walrig -run 'Docs' -count=1 -update
 
 .PHONY: bench
 bench: ## run the Go benchmarks

@@ -264,7 +264,7 @@ func FuzzOpenBolt(f *testing.F) {
 	good := sample(f)
 	f.Add([]byte(nil), uint32(0), uint8(0), uint32(0))
 	for at := range uint32(24) {
-		f.Add([]byte(nil), at*2999, uint8(at*7+1), uint32(at%5)*4096)
+		f.Add([]byte(nil), at*2999, uint8(at*7+1), at%5*4096)
 	}
 	f.Add([]byte("\xff\xff\xff\xff\xff\xff\xff\xff"), uint32(0x3000), uint8(1), uint32(0))
 	path := filepath.Join(f.TempDir(), "fuzz.db")

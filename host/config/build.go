@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/walrig/walrig/sdk/walimpls"
@@ -13,8 +12,6 @@ import (
 
 // impliedPlugin is the plugin that a host without any runs: rmq, in data_dir.
 const impliedPlugin = "local"
-
-const backendRMQ = "rmq"
 
 // build checks the merged tree and returns the Config. It goes on after a
 // problem, so that all are found; the Config is useless then.
@@ -24,11 +21,13 @@ func (l *loader) build(root *node) *Config {
 	text := func(name string) string { return l.scalar(cfg, root, strings.Split(name, ".")) }
 	cfg.DataDir = l.absolute(root, text("data_dir"))
 	cfg.Listen = text("listen")
+	cfg.MetricsListen = text("metrics_listen")
 	cfg.Insecure = text("insecure") == "true"
 	cfg.Mode = text("mode")
 	cfg.PluginDir = text("plugin_dir")
 	cfg.DefaultPlugin = text("default_plugin")
-	l.checkListen(cfg, root)
+	l.checkListen(cfg, root, "listen", cfg.Listen)
+	l.checkListen(cfg, root, "metrics_listen", cfg.MetricsListen)
 	l.plugins(cfg, root)
 	cfg.Log = Log{Level: text("log.level"), Format: text("log.format")}
 	l.selectDefault(cfg, root)
@@ -106,13 +105,15 @@ func (l *loader) absolute(root *node, dir string) string {
 	return abs
 }
 
-func (l *loader) checkListen(cfg *Config, root *node) {
-	host, _, err := net.SplitHostPort(cfg.Listen)
+// checkListen takes no address that others can reach, unless that is accepted;
+// what is no address at all was reported with its type.
+func (l *loader) checkListen(cfg *Config, root *node, key, addr string) {
+	host, _, err := net.SplitHostPort(addr)
 	if err != nil || cfg.Insecure || isLoopback(host) {
 		return
 	}
-	l.problem(sourceOf(root, "listen"), "listen",
-		"%q is not a loopback address, and there is neither TLS nor authentication: listen on 127.0.0.1, or accept it with --insecure", cfg.Listen)
+	l.problem(sourceOf(root, key), key,
+		"%q is not a loopback address, and there is neither TLS nor authentication: listen on 127.0.0.1, or accept it with --insecure", addr)
 }
 
 // isLoopback is strict: a name other than localhost may resolve to anything.
@@ -188,49 +189,4 @@ func (l *loader) rmqDir(cfg *Config, p *Plugin) {
 		Key: "plugins." + p.Name + ".config.dir", Type: key.Type, Value: dir, Default: key.DefaultDoc,
 		Source: Source{Kind: SourceDefault, Text: "default"}, Doc: key.Doc,
 	})
-}
-
-// selectDefault applies the selector's rule: an explicit name wins; else the
-// first of rmq (standalone only), pulsar, kafka; none, or rmq in cluster mode,
-// is a problem.
-func (l *loader) selectDefault(cfg *Config, root *node) {
-	source := sourceOf(root, "default_plugin")
-	find := func(match func(Plugin) bool) *Plugin {
-		if i := slices.IndexFunc(cfg.Plugins, match); i >= 0 {
-			return &cfg.Plugins[i]
-		}
-		return nil
-	}
-	var chosen *Plugin
-	if cfg.DefaultPlugin != "" {
-		chosen = find(func(p Plugin) bool { return p.Name == cfg.DefaultPlugin })
-		if chosen == nil {
-			names := make([]string, len(cfg.Plugins))
-			for i, p := range cfg.Plugins {
-				names[i] = p.Name
-			}
-			l.problem(source, "default_plugin", "no plugin is called %q%s; configured: %s", cfg.DefaultPlugin,
-				walimpls.Suggest(cfg.DefaultPlugin, names), strings.Join(names, ", "))
-			return
-		}
-	}
-	for _, backend := range []string{backendRMQ, "pulsar", "kafka"} {
-		if chosen == nil && (backend != backendRMQ || cfg.Mode == ModeStandalone) {
-			chosen = find(func(p Plugin) bool { return p.Backend == backend })
-		}
-	}
-	if chosen == nil {
-		l.problem(source, "default_plugin", "is not set, and no plugin that is configured can be chosen in mode %s: name one", cfg.Mode)
-		return
-	}
-	if chosen.Backend == backendRMQ && cfg.Mode == ModeCluster {
-		l.problem(source, "default_plugin", "plugin %q has the backend rmq, which is embedded in one host: it cannot be the default in mode cluster", chosen.Name)
-		return
-	}
-	cfg.DefaultPlugin = chosen.Name
-	for i := range cfg.entries {
-		if cfg.entries[i].Key == "default_plugin" {
-			cfg.entries[i].Value = chosen.Name
-		}
-	}
 }

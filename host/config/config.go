@@ -12,6 +12,8 @@ type Config struct {
 	// DataDir is absolute.
 	DataDir string
 	Listen  string
+	// MetricsListen is where /metrics is served, "" for nowhere.
+	MetricsListen string
 	// Insecure allows to listen beyond loopback.
 	Insecure bool
 	// Mode is ModeStandalone or ModeCluster.

@@ -273,51 +273,6 @@ func TestEachEmbeddedPluginHasItsOwnFolder(t *testing.T) {
 	}
 }
 
-// The table of the seed's selector: r, p, k say which backends are configured.
-func TestDefaultPluginIsSelectedByTheSeedsRule(t *testing.T) {
-	for _, c := range []struct{ mode, backends, explicit, want string }{
-		{"standalone", "rmq pulsar kafka", "", "rmq"},
-		{"standalone", "pulsar kafka", "", "pulsar"},
-		{"standalone", "kafka", "", "kafka"},
-		{"standalone", "fault", "", ""},
-		{"standalone", "fault rmq", "fault", "fault"},
-		{"cluster", "rmq pulsar kafka", "", "pulsar"},
-		{"cluster", "pulsar kafka", "", "pulsar"},
-		{"cluster", "rmq kafka", "", "kafka"},
-		{"cluster", "rmq", "", ""},
-		{"cluster", "rmq kafka", "rmq", ""},
-		{"cluster", "rmq kafka", "kafka", "kafka"},
-		{"cluster", "", "", ""},
-		{"standalone", "rmq", "nothere", ""},
-	} {
-		in := Input{Set: []string{"mode=" + c.mode}}
-		for _, b := range strings.Fields(c.backends) {
-			in.Set = append(in.Set, "plugins."+b+".backend="+b)
-		}
-		if c.explicit != "" {
-			in.Set = append(in.Set, "default_plugin="+c.explicit)
-		}
-		cfg, err := Load(in)
-		if (err != nil) != (c.want == "") || err == nil && cfg.DefaultPlugin != c.want {
-			t.Errorf("%+v: got %+v, %v", c, cfg, err)
-		}
-	}
-}
-
-func TestBackendFlagPicksTheBackendOfTheDefaultPlugin(t *testing.T) {
-	cfg := mustLoad(t, Input{Backend: "fault"})
-	if cfg.DefaultPlugin != "local" || cfg.Plugins[0].Backend != "fault" || len(cfg.Plugins) != 1 {
-		t.Errorf("without a file: %+v", cfg)
-	}
-	cfg = mustLoad(t, Input{Backend: "fault", Set: []string{"plugins.a.backend=rmq", "plugins.b.backend=rmq", "default_plugin=b"}})
-	if cfg.DefaultPlugin != "b" || cfg.Plugins[0].Backend != "rmq" || cfg.Plugins[1].Backend != "fault" {
-		t.Errorf("with default_plugin: %+v", cfg)
-	}
-	if e := entry(t, cfg, "plugins.b.backend"); e.Source.Text != "--backend" {
-		t.Errorf("source %+v", e.Source)
-	}
-}
-
 func TestListeningBeyondLoopbackNeedsInsecure(t *testing.T) {
 	for addr, ok := range map[string]bool{
 		"127.0.0.1:0": true, "127.8.9.1:80": true, "localhost:7700": true, "[::1]:0": true, "[::ffff:127.0.0.1]:1": true,
@@ -331,10 +286,32 @@ func TestListeningBeyondLoopbackNeedsInsecure(t *testing.T) {
 			t.Errorf("%s with insecure: %v", addr, err)
 		}
 	}
+	for _, key := range []string{"listen", "metrics_listen"} {
+		got := problems(t, Input{Flags: map[string]string{key: "0.0.0.0:1"}})
+		if len(got) != 1 || !strings.HasPrefix(got[0], "--"+strings.ReplaceAll(key, "_", "-")+": ") {
+			t.Errorf("%s: %q", key, got)
+		}
+		mustLoad(t, Input{Flags: map[string]string{key: "0.0.0.0:1", "insecure": "true"}})
+		if got := problems(t, Input{Flags: map[string]string{key: "7700"}}); len(got) != 1 {
+			t.Errorf("%s: %q", key, got)
+		}
+	}
 	for _, addr := range []string{"", "7700", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", "127.0.0.1:-1"} {
 		if _, err := Load(Input{Flags: map[string]string{"listen": addr}}); err == nil {
 			t.Errorf("%q is accepted", addr)
 		}
+	}
+}
+
+func TestMetricsAreOffUnlessAnAddressIsGiven(t *testing.T) {
+	for _, in := range []Input{{}, {Env: []string{"WALRIG_METRICS_LISTEN="}}, {File: write(t, "metrics_listen:\n")}} {
+		if cfg := mustLoad(t, in); cfg.MetricsListen != "" {
+			t.Errorf("%+v: %q", in, cfg.MetricsListen)
+		}
+	}
+	cfg := mustLoad(t, Input{Flags: map[string]string{"metrics_listen": "[::1]:0"}})
+	if cfg.MetricsListen != "[::1]:0" || entry(t, cfg, "metrics_listen").Source.Text != "--metrics-listen" {
+		t.Errorf("got %q from %+v", cfg.MetricsListen, entry(t, cfg, "metrics_listen").Source)
 	}
 }
 
@@ -351,7 +328,10 @@ func TestEveryScalarKeyHasAVariableAndAFlag(t *testing.T) {
 			t.Errorf("%s: variable %q, flag %q", k.Name, k.Env(), k.Flag())
 		}
 		value := k.Default
-		if value == "" {
+		switch {
+		case value == "" && k.Type == TypeAddress:
+			value = "127.0.0.1:0"
+		case value == "":
 			value = "local"
 		}
 		for _, in := range []Input{{Env: []string{k.Env() + "=" + value}}, {Flags: map[string]string{k.Name: value}}, {Set: []string{k.Name + "=" + value}}} {

@@ -218,16 +218,33 @@ func (l *loader) flags(flags map[string]string) *node {
 	return root
 }
 
-// backend applies --backend: the default plugin is the one that is named, else `local`.
+// backend applies --backend. The default plugin is the one that is named and
+// gets this backend; else the first plugin that has it; else `local` gets it.
 func (l *loader) backend(root *node, backend string) {
 	source := Source{Kind: SourceFlag, Text: "--backend"}
 	name := impliedPlugin
 	if n := root.at("default_plugin"); n != nil && n.kind == kindScalar && n.text != "" {
 		name = n.text
 	} else {
+		if has := pluginOf(root.at("plugins"), backend); has != "" {
+			name = has
+		}
 		overlay(root, wrap([]string{"default_plugin"}, newScalar(source, name)), nil)
 	}
 	overlay(root, wrap([]string{"plugins", name, "backend"}, newScalar(source, backend)), nil)
+}
+
+// pluginOf returns the first plugin by name that is written with the backend.
+func pluginOf(plugins *node, backend string) string {
+	if plugins == nil || plugins.kind != kindMap {
+		return ""
+	}
+	for _, name := range plugins.names() {
+		if n := plugins.at(name, "backend"); n != nil && n.kind == kindScalar && n.text == backend {
+			return name
+		}
+	}
+	return ""
 }
 
 // readBounded reads a small regular file (or pipe) and refuses a large one.

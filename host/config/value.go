@@ -98,7 +98,7 @@ func (l *loader) check(key Key, n *node, dotted, text string) (string, bool) {
 			return bad("a duration above zero such as 10s")
 		}
 	case TypeAddress:
-		if !validAddress(text) {
+		if !validAddress(text) && (text != "" || key.Default != "") {
 			return bad("an address such as 127.0.0.1:7700")
 		}
 	case TypeSHA256:

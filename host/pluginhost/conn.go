@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -47,6 +48,7 @@ func dial(ctx context.Context, addr net.Addr, creds *tls.Config, out *output) (*
 		grpc.WithTransportCredentials(credentials.NewTLS(creds)),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)),
 		grpc.WithIdleTimeout(0),
+		grpc.WithChainUnaryInterceptor(noteSent),
 	)
 	if err != nil {
 		return nil, err
@@ -60,6 +62,20 @@ func dial(ctx context.Context, addr net.Addr, creds *tls.Config, out *output) (*
 	l.wg.Go(func() { l.watch(ctx) })
 	l.wg.Go(func() { l.stdio(ctx, out) })
 	return l, nil
+}
+
+// sentKey is the context key of an *atomic.Bool that noteSent sets.
+type sentKey struct{}
+
+// noteSent tells its caller whether a call may have reached the plugin. One that
+// found the connection broken was never sent, and can be made again elsewhere.
+func noteSent(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	var p peer.Peer // stays empty while the call has no connection
+	err := invoke(ctx, method, req, reply, conn, append(opts, grpc.Peer(&p))...)
+	if sent, ok := ctx.Value(sentKey{}).(*atomic.Bool); ok && (err == nil || p.Addr != nil) {
+		sent.Store(true)
+	}
+	return err
 }
 
 // ping is one health check. A plugin without the health service is healthy as

@@ -41,7 +41,8 @@
 // A plugin leads a process group of its own. Its stdin is the life-line: a pipe
 // that ends when the host dies. On Linux the kernel kills it then, too. What it
 // has started itself is killed with its group when the plugin ends, but not when
-// the host is killed, and not what has left the group.
+// the host is killed, and not what has left the group. It inherits no open file
+// but its three pipes.
 //
 // Its environment is built from nothing: of the host's variables PATH, HOME,
 // USER, LOGNAME, TMPDIR, TZ, LANG, LANGUAGE, LC_*, LD_LIBRARY_PATH,

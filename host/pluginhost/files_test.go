@@ -15,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"go.uber.org/zap"
 )
@@ -389,6 +390,16 @@ func TestFoldersOfDeadHostsAreRemovedAndNothingElse(t *testing.T) {
 	_ = os.WriteFile(filepath.Join(dead, "pid"), []byte(strconv.Itoa(sleep.Process.Pid)), 0o600)
 	listen(t, filepath.Join(dead, "plugin-dir1", "plugin1"))
 	_ = os.Chmod(dead, 0o700)
+	halfMade, beingMade := filepath.Join(place, freshDirPrefix+"1"), filepath.Join(place, freshDirPrefix+"2")
+	for _, dir := range []string{halfMade, beingMade} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	old := time.Now().Add(-2 * freshAge)
+	if err := os.Chtimes(halfMade, old, old); err != nil {
+		t.Fatal(err)
+	}
 	live := newRunDir([]string{place}, zap.NewNop())
 	livePath, err := live.get()
 	if err != nil {
@@ -413,10 +424,12 @@ func TestFoldersOfDeadHostsAreRemovedAndNothingElse(t *testing.T) {
 
 	newRunDir([]string{place}, zap.NewNop()).sweep()
 
-	if _, err := os.Stat(dead); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("%s is left", dead)
+	for _, path := range []string{dead, halfMade} {
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is left", path)
+		}
 	}
-	keep := []string{livePath, filepath.Join(open, "f"), filepath.Join(target, "f"), link}
+	keep := []string{livePath, beingMade, filepath.Join(open, "f"), filepath.Join(target, "f"), link}
 	if os.Getuid() == 0 {
 		keep = append(keep, filepath.Join(strange, "f"))
 	}

@@ -1,6 +1,7 @@
 package pluginhost
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -18,28 +20,18 @@ import (
 	"github.com/walrig/walrig/sdk/walimpls"
 )
 
-// self is the test binary.
-func self(t *testing.T) string {
-	t.Helper()
-	path, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
-// raw returns a script that starts the test binary without the cookie, after
+// raw returns a script that starts the test plugin without the cookie, after
 // the given lines.
 func raw(t *testing.T, before string) string {
 	t.Helper()
 	return writeFile(t, filepath.Join(t.TempDir(), "raw"), fmt.Sprintf("#!/bin/sh\n%s\n%s=$WALRIG_PLUGIN_COOKIE; export %s; unset WALRIG_PLUGIN_COOKIE\nexec %s\n",
-		before, cookieVariable, cookieVariable, self(t)), 0o755)
+		before, cookieVariable, cookieVariable, testPlugin(t)), 0o755)
 }
 
 // mode returns the entry of a plugin of that mode.
 func mode(t *testing.T, mode, arg string) Config {
 	t.Helper()
-	path := self(t)
+	path := testPlugin(t)
 	switch mode {
 	case "sdk", "sleep", "grandchild", "env", "flood", "exit", "panic", "backend":
 	default:
@@ -133,14 +125,14 @@ func TestPluginStartsAndServes(t *testing.T) {
 	}
 	st := p.Status()
 	want := Status{
-		Name: "sdk", Backend: "mem", Version: "1.2.3", PID: st.PID, State: "running", SHA256: sum(t, self(t)),
-		Protocol: 1, Path: self(t), Fencing: "none",
+		Name: "sdk", Backend: "mem", Version: "1.2.3", PID: st.PID, State: "running", SHA256: sum(t, testPlugin(t)),
+		Protocol: 1, Path: testPlugin(t), Fencing: "none",
 	}
 	if st != want || st.PID == 0 {
 		t.Errorf("status %+v, want %+v", st, want)
 	}
 	d, err := p.Description(t.Context())
-	if err != nil || d.Limits.MaxMessageBytes != 1<<20 {
+	if err != nil || d.Limits.MaxMessageBytes != 16<<20 {
 		t.Errorf("description %+v, %v", d, err)
 	}
 	wal, err := p.Open(t.Context(), channel("orders"))
@@ -164,6 +156,54 @@ func TestPluginStartsAndServes(t *testing.T) {
 	built := logs.FilterMessage("built").All()
 	if len(built) != 1 || built[0].ContextMap()["plugin"] != "sdk" || fmt.Sprint(built[0].ContextMap()["answer"]) != "42" {
 		t.Errorf("the plugin's log lines: %+v", built)
+	}
+}
+
+// P-09: gRPC's limit of 4 MiB is nobody's.
+func TestOnlyTheBackendLimitsARecord(t *testing.T) {
+	t.Parallel()
+	p := onePlugin(t, mode(t, "sdk", ""), Options{})
+	ctx := within(t, 60*time.Second)
+	wal, err := p.Open(ctx, channel("big"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := func(n int) message.Message {
+		return message.Message{Type: message.TypeData, Payload: bytes.Repeat([]byte{byte(n), byte(n >> 8)}, n/2)}
+	}
+	batches := [][]message.Message{{record(3900 << 10)}, {record(4 << 20)}, {record(4100 << 10)}, {record(16 << 20)}, nil}
+	for i := range 1000 {
+		batches[4] = append(batches[4], record(10<<10+2*i))
+	}
+	var want []message.Message
+	for _, b := range batches {
+		if _, err := wal.Append(ctx, b); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, b...)
+	}
+	if _, err := wal.Append(ctx, []message.Message{record(16<<20 + 2)}); !errors.Is(err, walimpls.ErrTooLarge) {
+		t.Errorf("above the limit: %v", err)
+	}
+	sc, err := wal.Read(ctx, walimpls.ReadOptions{Start: walimpls.FromAll()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = sc.Close() }()
+	for len(want) > 0 {
+		got, err := sc.Next(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, m := range got {
+			if i >= len(want) || !bytes.Equal(m.Payload, want[i].Payload) {
+				t.Fatalf("a record of %d bytes came back changed", len(m.Payload))
+			}
+		}
+		want = want[len(got):]
+	}
+	if st := p.Status(); st.Restarts != 0 {
+		t.Errorf("status %+v", st)
 	}
 }
 
@@ -228,6 +268,45 @@ func TestCrashedPluginIsRestarted(t *testing.T) {
 	}
 	if _, err := calm.Append(ctx, []message.Message{{Type: message.TypeData}}); err != nil || bystander.Status().PID != untouched || bystander.Status().Restarts != 0 {
 		t.Errorf("another plugin noticed: %v, %+v", err, bystander.Status())
+	}
+}
+
+// However often a process is killed, and whatever is going on, the next one works
+// and the host holds no more than before.
+func TestManyCrashesLeaveNothingBehind(t *testing.T) {
+	p := onePlugin(t, mode(t, "sdk", ""), Options{MinBackoff: 5 * time.Millisecond, MaxBackoff: 10 * time.Millisecond})
+	ctx := within(t, 60*time.Second)
+	before := 0
+	for round := range 10 {
+		var wg sync.WaitGroup
+		for i := range 4 {
+			wg.Go(func() {
+				wal, err := p.Open(ctx, channel(fmt.Sprint("c", i)))
+				for err == nil {
+					_, err = wal.Append(ctx, []message.Message{{Type: message.TypeData, Payload: make([]byte, 1000)}})
+				}
+				if ctx.Err() != nil || wal != nil && !errors.Is(err, walimpls.ErrUnknownOutcome) && !errors.Is(err, walimpls.ErrUnavailable) {
+					t.Errorf("round %d: %v", round, err)
+				}
+				if wal != nil {
+					_ = wal.Close(ctx)
+				}
+			})
+		}
+		st := p.reach(t, "running", func(s Status) bool { return s.State == "running" && s.Restarts == int64(round) })
+		if round == 1 {
+			before = openFiles(t)
+		}
+		time.Sleep(time.Duration(round) * 3 * time.Millisecond) // another moment each time
+		if err := syscall.Kill(st.PID, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		wg.Wait()
+		gone(t, "the process", st.PID, time.Second)
+	}
+	st := p.reach(t, "running", func(s Status) bool { return s.State == "running" && s.Restarts == 10 })
+	if after := openFiles(t); after > before+2 {
+		t.Errorf("%d files were open in the second round, %d after the last: %+v", before, after, st)
 	}
 }
 
@@ -358,9 +437,15 @@ func TestVerifyStartsAndStopsAPlugin(t *testing.T) {
 	if err != nil || d.Backend != "mem" {
 		t.Fatalf("%+v %v", d, err)
 	}
-	want := Status{Name: "sdk", Backend: "mem", Version: "1.2.3", State: "stopped", LastExit: "exit status 0", SHA256: sum(t, self(t)), Protocol: 1, Path: self(t), Fencing: "none"}
+	want := Status{Name: "sdk", Backend: "mem", Version: "1.2.3", State: "stopped", LastExit: "exit status 0", SHA256: sum(t, testPlugin(t)), Protocol: 1, Path: testPlugin(t), Fencing: "none"}
 	if st != want {
 		t.Errorf("status %+v, want %+v", st, want)
+	}
+	for _, cfg := range []Config{mode(t, "sdk", ""), mode(t, "versions", "1")} { // a program and a script
+		cfg.SHA256 = sum(t, cfg.Path)
+		if st, _, err := Verify(within(t, 20*time.Second), cfg, Options{}); err != nil || st.SHA256 != cfg.SHA256 {
+			t.Errorf("pinned: %+v %v", st, err)
+		}
 	}
 	st, _, err = Verify(within(t, 20*time.Second), mode(t, "exit", ""), Options{})
 	var start *StartError

@@ -1,6 +1,7 @@
 package pluginhost
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,7 +18,7 @@ func newSealer(_, path string) (*sealer, error) {
 	name := filepath.Base(path)
 	// Kernels before 6.3 do not know MFD_EXEC and make every such file executable.
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_EXEC)
-	if err == unix.EINVAL {
+	if errors.Is(err, unix.EINVAL) {
 		fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	}
 	if err != nil {

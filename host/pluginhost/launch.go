@@ -53,6 +53,7 @@ const (
 )
 
 func startProcess(r launchRequest) (proc *os.Process, err error) {
+	closeInherited()
 	wait := busyWait
 	for range busyRetries {
 		proc, err = os.StartProcess(r.path, r.argv, r.attr)

@@ -2,6 +2,8 @@ package pluginhost
 
 import (
 	"bytes"
+	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -17,11 +19,19 @@ func processAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
+// closeInherited keeps files from the plugin that the host itself was started
+// with: a shell's, a service manager's sockets. What Go opens is closed on exec
+// anyway. It is best effort: kernels before 5.11 cannot do it.
+func closeInherited() {
+	_ = unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
+}
+
 // reap waits for the end of a group's leader, runs atEnd and reaps the leader.
 // Until it is reaped its pid names its process group and nothing else, so atEnd
 // can kill what is left of the group without hitting a stranger.
 func reap(leader *os.Process, atEnd func()) *os.ProcessState {
-	for unix.Waitid(unix.P_PID, leader.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
+	for errors.Is(unix.Waitid(unix.P_PID, leader.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
+		continue
 	}
 	atEnd()
 	state, _ := leader.Wait()

@@ -11,6 +11,9 @@ import (
 // dies is noticed by the end of the life-line pipe alone.
 func processAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
+// closeInherited does nothing: these systems have no call for it.
+func closeInherited() {}
+
 // reap waits for the end of a group's leader, reaps it and runs atEnd. These
 // systems cannot wait without reaping; the group's id stays taken while the
 // group has members, which are all that atEnd is for.

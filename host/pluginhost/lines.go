@@ -8,6 +8,9 @@ import (
 // maxLine is how much of a line is kept; the rest is counted.
 const maxLine = 16 << 10
 
+// maxLineEnd is how much of the end of a longer line is kept beside its beginning.
+const maxLineEnd = 4 << 10
+
 // lineSplitter is a writer that calls fn for each line, without its newline.
 // However long a line is, no more than maxLine of it is held; fn is told how
 // many bytes were cut off. fn must not keep the slice.
@@ -15,7 +18,8 @@ type lineSplitter struct {
 	fn   func(line []byte, cut int)
 	line []byte
 	cut  int
-	open bool // a line has begun
+	end  []byte // while fn runs: the last bytes of a line that was cut
+	open bool   // a line has begun
 }
 
 // Write implements io.Writer; it never fails.
@@ -30,6 +34,7 @@ func (s *lineSplitter) Write(p []byte) (int, error) {
 			keep := min(len(chunk), maxLine-len(s.line))
 			s.line = append(s.line, chunk[:keep]...)
 			s.cut += len(chunk) - keep
+			s.end = lastBytes(append(s.end, chunk[keep:]...))
 			if ends {
 				s.emit(s.line)
 			}
@@ -43,6 +48,15 @@ func (s *lineSplitter) emit(line []byte) {
 	cut := s.cut
 	s.line, s.cut, s.open = s.line[:0], 0, false
 	s.fn(bytes.TrimSuffix(line, []byte{'\r'}), cut)
+	s.end = s.end[:0]
+}
+
+// lastBytes moves the last maxLineEnd bytes to the front, once there are many more.
+func lastBytes(b []byte) []byte {
+	if len(b) <= 2*maxLineEnd {
+		return b
+	}
+	return append(b[:0], b[len(b)-maxLineEnd:]...)
 }
 
 // flush passes on a last line that has no newline.

@@ -32,7 +32,13 @@ func TestLinesAreTheSameHoweverTheyArrive(t *testing.T) {
 			want = append(want, line{"tail", 0})
 		}
 		var got []line
-		s := lineSplitter{fn: func(l []byte, cut int) { got = append(got, line{string(l), cut}) }}
+		s := lineSplitter{}
+		s.fn = func(l []byte, cut int) {
+			if n := min(cut, maxLineEnd); cut > 0 && string(s.end[len(s.end)-n:]) != strings.Repeat(string(l[:1]), n) {
+				t.Fatalf("the end of a line that was cut is %q", s.end)
+			}
+			got = append(got, line{string(l), cut})
+		}
 		for len(text) > 0 {
 			n := min(len(text), rapid.IntRange(1, 2*maxLine).Draw(t, "chunk"))
 			_, _ = s.Write(text[:n])

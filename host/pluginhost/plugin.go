@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/walrig/walrig/sdk/walimpls"
@@ -39,28 +40,59 @@ func (p *Plugin) Backend() string { return p.cfg.Backend }
 // Open opens a channel in the running process, as walimpls.Opener says. While
 // there is none it waits for one until ctx ends; a start that failed for a
 // reason which waiting does not mend is returned at once, as a *StartError. An
-// Open that fails because the process ended meanwhile is ErrUnavailable and not
-// repeated here: whether the pair was used is only known to the store, so
-// another attempt takes the next incarnation.
+// Open whose process ends meanwhile is ErrUnavailable and not repeated here:
+// whether the pair was used is only known to the store, so another attempt takes
+// the next incarnation.
 //
 // The WAL is the one of sdk/plugin/remote: it breaks when its process ends, and
 // is never moved to the next one.
-func (p *Plugin) Open(ctx context.Context, opt walimpls.OpenOptions) (walimpls.WAL, error) {
-	i, err := p.await(ctx, opt.Channel)
-	if err != nil {
-		return nil, err
-	}
-	return i.client.Open(ctx, opt)
+func (p *Plugin) Open(ctx context.Context, opt walimpls.OpenOptions) (wal walimpls.WAL, err error) {
+	err = p.call(ctx, opt.Channel, func(ctx context.Context, i *instance) error {
+		wal, err = i.client.Open(ctx, opt)
+		return err
+	})
+	return wal, err
 }
 
 // Drop deletes a channel's log, as walimpls.Opener says. It waits for a running
 // process as Open does.
 func (p *Plugin) Drop(ctx context.Context, channel string, term int64) error {
-	i, err := p.await(ctx, channel)
-	if err != nil {
-		return err
+	return p.call(ctx, channel, func(ctx context.Context, i *instance) error {
+		return i.client.Drop(ctx, channel, term)
+	})
+}
+
+// call makes a call in the running process. If the process was gone before the
+// call was sent, which is noticed later than it happens, the next one gets it.
+func (p *Plugin) call(ctx context.Context, channel string, do func(context.Context, *instance) error) error {
+	for {
+		i, err := p.await(ctx, channel)
+		if err != nil {
+			return err
+		}
+		var sent atomic.Bool
+		err = do(context.WithValue(ctx, sentKey{}, &sent), i)
+		if err == nil || sent.Load() || !errors.Is(err, walimpls.ErrUnavailable) || !p.replaced(ctx, i) {
+			return err
+		}
 	}
-	return i.client.Drop(ctx, channel, term)
+}
+
+// replaced waits until the process is not the running one any more.
+func (p *Plugin) replaced(ctx context.Context, i *instance) bool {
+	for {
+		p.mu.Lock()
+		current, changed := p.current, p.changed
+		p.mu.Unlock()
+		if current != i {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return false
+		}
+	}
 }
 
 // Description returns what the running process describes. It waits for one as

@@ -3,7 +3,6 @@ package pluginhost
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -114,7 +113,7 @@ func (p *process) launch() error {
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		closeAll()
 		// Its errno is not the binary's, and must not be taken for it.
-		return fmt.Errorf("its pipes and links cannot be made: %v", err)
+		return errors.New("its pipes and links cannot be made: " + err.Error())
 	}
 	proc, err := p.launcher.start(path, []string{p.image.path}, &os.ProcAttr{
 		Env: p.env, Files: append([]*os.File{stdin, stdoutW, stderrW}, extra...), Sys: processAttr(),
@@ -137,7 +136,8 @@ func (p *process) launch() error {
 func (p *process) supervise(stdout, stderr *os.File) {
 	var reading sync.WaitGroup
 	reading.Go(func() {
-		s := lineSplitter{fn: p.stdoutLine}
+		s := lineSplitter{}
+		s.fn = func(line []byte, cut int) { p.stdoutLine(line, cut, s.end) }
 		s.drain(stdout)
 		// go-plugin kills the process when it gets no handshake. If it is ending by
 		// itself, that must not change how it ended.
@@ -187,8 +187,9 @@ func awaitGroup(pgid int) {
 	}
 }
 
-// stdoutLine looks for the handshake; everything else on stdout is only logged.
-func (p *process) stdoutLine(line []byte, cut int) {
+// stdoutLine looks for the handshake, at the end of a line that was cut, too;
+// everything else on stdout is only logged.
+func (p *process) stdoutLine(line []byte, cut int, end []byte) {
 	p.mu.Lock()
 	shaken := p.shake != nil
 	p.mu.Unlock()
@@ -196,8 +197,12 @@ func (p *process) stdoutLine(line []byte, cut int) {
 		p.out.stdout(line, cut)
 		return
 	}
-	h, ok := parseHandshake(line)
-	if !ok || cut > 0 {
+	searched := line
+	if cut > 0 {
+		searched = end
+	}
+	h, ok := parseHandshake(searched)
+	if !ok {
 		p.out.beforeHandshake(line, cut)
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 )
 
 // shellProcess returns a process that will run the script, and a folder for its files.
@@ -193,6 +195,9 @@ func TestProcessInheritsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = secret.Close() }()
+	if _, err := unix.FcntlInt(secret.Fd(), unix.F_SETFD, 0); err != nil { // as if the host had inherited it
+		t.Fatal(err)
+	}
 	p, dir := shellProcess(t, "ls -l /proc/self/fd > fds; env > env; ps -o comm= -p $$ > name || echo none > name")
 	if err := p.Start(t.Context()); err != nil {
 		t.Fatal(err)
@@ -211,5 +216,30 @@ func TestProcessInheritsNothing(t *testing.T) {
 	}
 	if name := awaitFile(t, filepath.Join(dir, "name")); name != "none" && name != "script" {
 		t.Errorf("it is listed as %q", name)
+	}
+}
+
+// The parent-death signal follows the thread that forked; threads of the host
+// come and go, and no plugin may go with them.
+func TestProcessOutlivesTheThreadsOfTheHost(t *testing.T) {
+	t.Parallel()
+	p, dir := shellProcess(t, "echo > ready; exec sleep 300")
+	var wg sync.WaitGroup
+	started := make(chan error, 1)
+	wg.Go(func() {
+		runtime.LockOSThread() // this thread ends with its goroutine
+		started <- p.Start(t.Context())
+	})
+	if err := <-started; err != nil {
+		t.Fatal(err)
+	}
+	awaitFile(t, filepath.Join(dir, "ready"))
+	for range 20 {
+		wg.Go(runtime.LockOSThread)
+	}
+	wg.Wait()
+	if err := p.Wait(within(t, 300*time.Millisecond)); err == nil {
+		text, _ := p.exit()
+		t.Errorf("it ended: %s", text)
 	}
 }

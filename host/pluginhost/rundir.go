@@ -8,13 +8,22 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 )
 
-// The name of a host's private folder is runDirPrefix and random digits.
-const runDirPrefix = "walrig-run-"
+// The name of a host's private folder is runDirPrefix and random digits; while it
+// is being made it has the other prefix.
+const (
+	runDirPrefix   = "walrig-run-"
+	freshDirPrefix = "walrig-new-"
+)
+
+// A folder that is still called fresh after freshAge was left by a host that died
+// while it made it.
+const freshAge = time.Minute
 
 // A unix socket's path has at most maxSocketPath bytes. Below the place of the
 // private folder it needs socketPathRest of them:
@@ -67,6 +76,12 @@ func newRunDir(places []string, log *zap.Logger) *runDir {
 func (d *runDir) sweep() {
 	for _, place := range d.places {
 		left, _ := filepath.Glob(filepath.Join(globEscape(place), runDirPrefix+"*"))
+		fresh, _ := filepath.Glob(filepath.Join(globEscape(place), freshDirPrefix+"*"))
+		for _, path := range fresh {
+			if info, err := os.Lstat(path); err == nil && time.Since(info.ModTime()) > freshAge {
+				left = append(left, path)
+			}
+		}
 		for _, path := range left {
 			if removed, err := sweepOne(path); err != nil {
 				d.log.Warn("the socket folder of a host that is gone cannot be removed", zap.String("path", path), zap.Error(err))
@@ -158,19 +173,22 @@ func (d *runDir) get() (string, error) {
 	return "", fmt.Errorf("no folder for the plugins' sockets can be made: %s", strings.Join(problems, "; "))
 }
 
+// makeRunDir makes and locks a folder. It gets the name that is swept only when
+// it is locked, so a host that sweeps at this moment does not take it for a dead one's.
 func makeRunDir(place string) (string, *os.File, error) {
-	var err error
-	for range 3 { // a host that sweeps may win the race for a folder that is not locked yet
-		var path string
-		if path, err = os.MkdirTemp(place, runDirPrefix); err != nil {
-			break
-		}
-		var lock *os.File
-		if lock, err = lockDir(path); err == nil {
+	fresh, err := os.MkdirTemp(place, freshDirPrefix)
+	if err != nil {
+		return "", nil, err
+	}
+	lock, err := lockDir(fresh)
+	if err == nil {
+		path := filepath.Join(place, runDirPrefix+strings.TrimPrefix(filepath.Base(fresh), freshDirPrefix))
+		if err = os.Rename(fresh, path); err == nil {
 			return path, lock, nil
 		}
-		_ = os.Remove(path)
+		_ = lock.Close()
 	}
+	_ = os.Remove(fresh)
 	return "", nil, err
 }
 

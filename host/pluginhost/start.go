@@ -103,9 +103,9 @@ func (i *instance) diagnose(ctx, within context.Context, name string, timeout ti
 	case exit != "" && fail.permanent && i.proc.seen() != nil:
 		return fail // it said what is wrong, and ended
 	case exit != "":
-		hint := "its last lines say why; run `walrig plugin verify` once it is corrected"
+		hint := "its last lines, if there are any, say why; `walrig plugin verify` tries again"
 		if i.proc.seen() == nil {
-			hint = "its last lines say why; check that it is a walrig plugin (its main calls plugin.Serve)"
+			hint = "its last lines, if there are any, say why; check that it is a walrig plugin (its main calls plugin.Serve)"
 		}
 		return failf(ReasonExited, false, fail.cause, hint, "it ended before it was ready: %s", exit)
 	}

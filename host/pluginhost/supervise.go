@@ -125,11 +125,14 @@ func (s *supervisor) launch(ctx context.Context) (eventKind, time.Time) {
 	if fail.Permanent {
 		ev = evPermanent
 	}
-	if i.proc != nil && i.proc.started() && !s.gone(ctx, i) || ctx.Err() != nil {
+	left := i.proc != nil && i.proc.started() && !s.gone(ctx, i)
+	if left || ctx.Err() != nil {
 		ev = evStop
 	}
 	s.update(func() {
-		s.status.Path, s.status.SHA256 = i.path, i.sum
+		if i.path != "" {
+			s.status.Path, s.status.SHA256 = i.path, i.sum
+		}
 		s.status.LastExit = "start failed: " + fail.detail
 		s.failure, s.failed = fail, at
 		if s.starts++; s.starts == 1 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"unicode/utf8"
 
+	"github.com/walrig/walrig/host/wal"
 	"github.com/walrig/walrig/sdk/message"
 	typesv1 "github.com/walrig/walrig/sdk/proto/types/v1"
 	walv1 "github.com/walrig/walrig/sdk/proto/wal/v1"
@@ -17,11 +18,14 @@ func (s *Server) Append(ctx context.Context, req *walv1.AppendRequest) (*walv1.A
 	if err != nil {
 		return nil, err
 	}
-	batch, err := toBatch(c.name, req.GetRecords())
-	if err != nil {
-		return nil, err
-	}
+	batch, wrong := toBatch(c.name, req.GetTxnId(), req.GetRecords())
 	w, err := c.wal(ctx)
+	if wrong != nil {
+		if err == nil {
+			w.FailTxn(req.GetTxnId())
+		}
+		return nil, wrong
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -29,30 +33,16 @@ func (s *Server) Append(ctx context.Context, req *walv1.AppendRequest) (*walv1.A
 	if err != nil {
 		return nil, err
 	}
-	outcomes := make([]walimpls.Outcome, len(batch))
-	fitting := make([]message.Message, 0, len(batch))
-	places := make([]int, 0, len(batch))
-	for i := range batch {
-		if err := fits(c.name, &batch[i], desc.Limits); err != nil {
-			outcomes[i] = walimpls.Outcome{State: walimpls.NotStored, Err: err}
-			continue
-		}
-		fitting, places = append(fitting, batch[i]), append(places, i)
-	}
-	if len(fitting) > 0 {
-		for i, o := range complete(c.name, len(fitting), w.Append(ctx, fitting)) {
-			outcomes[places[i]] = o
-		}
-	}
-	return &walv1.AppendResponse{Results: toResults(outcomes, newIDFormat(desc.IDLayout), w.Channel().Term)}, nil
+	results := complete(c.name, len(batch), w.AppendAfter(ctx, message.Tick(req.GetBarrierTick()), batch))
+	return &walv1.AppendResponse{Results: toResults(results, newIDFormat(desc.IDLayout))}, nil
 }
 
 // toBatch checks the records and turns them into messages that share their
 // payloads and properties. The error names the first record that is wrong.
-func toBatch(channel string, records []*walv1.AppendRecord) ([]message.Message, error) {
+func toBatch(channel string, txn uint64, records []*walv1.AppendRecord) ([]message.Message, error) {
 	batch := make([]message.Message, len(records))
 	for i, r := range records {
-		m := message.Message{Type: message.TypeData, VChannel: r.GetVchannel(), Payload: r.GetPayload()}
+		m := message.Message{Type: message.TypeData, TxnID: txn, VChannel: r.GetVchannel(), Payload: r.GetPayload()}
 		if len(r.GetProperties()) > 0 {
 			m.Properties = r.GetProperties()
 		}
@@ -109,30 +99,38 @@ func fits(channel string, m *message.Message, limits walimpls.Limits) error {
 	return e
 }
 
-// complete makes sure that there is one outcome a record: a WAL that breaks the
+// complete makes sure that there is one result a record: a WAL that breaks the
 // contract must not make a record look stored.
-func complete(channel string, n int, outcomes []walimpls.Outcome) []walimpls.Outcome {
-	if len(outcomes) == n {
-		return outcomes
+func complete(channel string, n int, results []wal.Result) []wal.Result {
+	if len(results) == n {
+		return results
 	}
-	return walimpls.BatchFailure(channel, n, walimpls.Unknown,
-		walimpls.Errorf(walimpls.CodeUnknownOutcome, channel, "append: %d outcomes for %d records", len(outcomes), n)).Outcomes
+	return all(n, walimpls.Unknown, walimpls.Errorf(walimpls.CodeUnknownOutcome, channel, "append: %d results for %d records", len(results), n))
 }
 
-// toResults converts the outcomes of an append at a term.
-func toResults(outcomes []walimpls.Outcome, ids idFormat, term int64) []*walv1.AppendResult {
-	slab := make([]walv1.AppendResult, len(outcomes))
-	out := make([]*walv1.AppendResult, len(outcomes))
+// all gives n records one outcome.
+func all(n int, state walimpls.State, err error) []wal.Result {
+	results := make([]wal.Result, n)
+	for i := range results {
+		results[i].Outcome = walimpls.Outcome{State: state, Err: err}
+	}
+	return results
+}
+
+// toResults converts the results of an append.
+func toResults(results []wal.Result, ids idFormat) []*walv1.AppendResult {
+	slab := make([]walv1.AppendResult, len(results))
+	out := make([]*walv1.AppendResult, len(results))
 	// Most failures give all records one error: convert it once.
 	var lastErr error
 	var last *typesv1.Error
-	for i, o := range outcomes {
-		r := &slab[i]
+	for i := range results {
+		o, r := &results[i], &slab[i]
 		out[i] = r
-		r.Term = term
 		switch o.State {
 		case walimpls.Stored:
 			r.State, r.Id = typesv1.Outcome_STATE_STORED, ids.text(o.ID)
+			r.Term, r.TimeTick, r.Checkpoint = o.Term, uint64(o.Tick), o.Checkpoint.String()
 			continue
 		case walimpls.NotStored:
 			r.State = typesv1.Outcome_STATE_NOT_STORED
@@ -149,7 +147,9 @@ func toResults(outcomes []walimpls.Outcome, ids idFormat, term int64) []*walv1.A
 
 // sameError compares pointers only: not every error type can be compared.
 func sameError(a, b error) bool {
+	//nolint:errorlint // one object given to many records is what is looked for, not what it wraps
 	x, ok := a.(*walimpls.Error)
+	//nolint:errorlint // the same
 	y, ok2 := b.(*walimpls.Error)
 	return ok && ok2 && x == y
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/walrig/walrig/host/wal"
 	"github.com/walrig/walrig/sdk/message"
 	walv1 "github.com/walrig/walrig/sdk/proto/wal/v1"
 	"github.com/walrig/walrig/sdk/walimpls"
@@ -31,13 +32,13 @@ func ordinal(i int) string { return strconv.Itoa(i + 1) }
 // back-pressure. The handler answers in order. When the handler returns, gRPC
 // ends the stream's context and with it receive.
 func (s *Server) AppendStream(stream walv1.WALService_AppendStreamServer) error {
-	c, err := s.greet(stream)
+	c, txn, err := s.greet(stream)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
-	a := &appendStream{s: s, c: c, stream: stream, ctx: ctx, changed: make(chan struct{}, 1), room: make(chan struct{}, 1)}
+	a := &appendStream{s: s, c: c, txn: txn, stream: stream, ctx: ctx, changed: make(chan struct{}, 1), room: make(chan struct{}, 1)}
 	s.helpers.Add(1)
 	go func() {
 		defer s.helpers.Done()
@@ -54,22 +55,21 @@ func (s *Server) AppendStream(stream walv1.WALService_AppendStreamServer) error 
 }
 
 // greet takes the first message and answers it.
-func (s *Server) greet(stream walv1.WALService_AppendStreamServer) (*channel, error) {
+func (s *Server) greet(stream walv1.WALService_AppendStreamServer) (c *channel, txn uint64, err error) {
 	first, err := s.first(stream)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if first.GetSequence() != 0 || len(first.GetRecords()) > 0 {
-		return nil, walimpls.Errorf(walimpls.CodeInvalidArgument, "", "append stream: the first message has sequence 0, the channel, and no records")
+		return nil, 0, walimpls.Errorf(walimpls.CodeInvalidArgument, "", "append stream: the first message has sequence 0, the channel, and no records")
 	}
-	c, err := s.channels.find(first.GetChannel())
-	if err != nil {
-		return nil, err
+	if c, err = s.channels.find(first.GetChannel()); err != nil {
+		return nil, 0, err
 	}
-	if st, err, _ := c.now(); st == unavailable {
-		return nil, err
+	if st, _, err := c.now(); st == unavailable {
+		return nil, 0, err
 	}
-	return c, stream.Send(&walv1.AppendStreamResponse{})
+	return c, first.GetTxnId(), stream.Send(&walv1.AppendStreamResponse{})
 }
 
 // first is stream.Recv that ends with the stream's context, which ends a little
@@ -103,6 +103,7 @@ func (s *Server) first(stream walv1.WALService_AppendStreamServer) (*walv1.Appen
 type appendStream struct {
 	s      *Server
 	c      *channel
+	txn    uint64 // the open transaction that the records are a part of, 0 for none
 	stream walv1.WALService_AppendStreamServer
 	// ctx bounds what is handed over; it ends with the handler.
 	ctx     context.Context
@@ -122,13 +123,12 @@ type appendJob struct {
 	sequence uint64
 	n        int // records
 	bytes    int
-	// rest are the outcomes of the records that were not handed over: the last
-	// ones. done is closed when those of the records before are in outcomes.
-	rest     []walimpls.Outcome
-	done     chan struct{}
-	outcomes []walimpls.Outcome
-	ids      idFormat
-	term     int64
+	// rest are the results of the records that were not handed over: the last
+	// ones. done is closed when those of the records before are in results.
+	rest    []wal.Result
+	done    chan struct{}
+	results []wal.Result
+	ids     idFormat
 }
 
 // receive reads requests and hands them over until the stream or the host ends.
@@ -154,7 +154,7 @@ func (a *appendStream) receive() {
 
 // take hands one request over; false means that the stream is ending.
 func (a *appendStream) take(req *walv1.AppendStreamRequest) bool {
-	batch, wrong := toBatch(a.c.name, req.GetRecords())
+	batch, wrong := toBatch(a.c.name, a.txn, req.GetRecords())
 	job := &appendJob{sequence: req.GetSequence(), n: len(req.GetRecords()), done: make(chan struct{})}
 	job.bytes = job.n * recordOverhead
 	for i := range batch {
@@ -179,18 +179,20 @@ func (a *appendStream) take(req *walv1.AppendStreamRequest) bool {
 	}
 	if len(batch) < job.n {
 		a.refuseFrom(job, len(batch), wrong)
+		if w != nil && a.txn != 0 {
+			w.FailTxn(a.txn)
+		}
 	}
 	if len(batch) == 0 {
 		close(job.done)
 		a.tell()
 		return true
 	}
-	job.term = w.Channel().Term
 	n := len(batch)
-	w.AppendAsync(a.ctx, batch, func(outcomes []walimpls.Outcome) {
-		job.outcomes = complete(a.c.name, n, outcomes)
-		for _, o := range job.outcomes {
-			if o.State != walimpls.Stored {
+	w.AppendAsync(a.ctx, batch, func(results []wal.Result) {
+		job.results = complete(a.c.name, n, results)
+		for i := range job.results {
+			if o := &job.results[i]; o.State != walimpls.Stored {
 				a.fail(o.Err)
 				break
 			}
@@ -254,12 +256,12 @@ func (a *appendStream) fail(err error) {
 	}
 }
 
-// refuseFrom gives the job's records from i on their outcomes: the record at i
+// refuseFrom gives the job's records from i on their results: the record at i
 // failed for cause, those behind it, or all if cause is nil, are not tried
 // because of the stream's first failure.
 func (a *appendStream) refuseFrom(job *appendJob, i int, cause error) {
 	if cause != nil {
-		job.rest = append(job.rest, walimpls.Outcome{State: walimpls.NotStored, Err: cause})
+		job.rest = all(1, walimpls.NotStored, cause)
 		a.fail(cause)
 	}
 	// The cause is quoted, not wrapped: this record is definitely not stored,
@@ -267,9 +269,7 @@ func (a *appendStream) refuseFrom(job *appendJob, i int, cause error) {
 	e := walimpls.Errorf(walimpls.CodeClosed, a.c.name, "append: not tried, because an earlier record of the stream failed: %v", a.hasFailed())
 	e.Retryable = true
 	e.Hint = "append it on a new stream"
-	for i+len(job.rest) < job.n {
-		job.rest = append(job.rest, walimpls.Outcome{State: walimpls.NotStored, Err: e})
-	}
+	job.rest = append(job.rest, all(job.n-i-len(job.rest), walimpls.NotStored, e)...)
 }
 
 func (a *appendStream) tell() {
@@ -279,7 +279,7 @@ func (a *appendStream) tell() {
 	}
 }
 
-// answer sends the outcomes in order until the client's end, or the host's.
+// answer sends the results in order until the client's end, or the host's.
 func (a *appendStream) answer() error {
 	draining := a.s.draining
 	for {
@@ -362,20 +362,19 @@ func (a *appendStream) send(job *appendJob, late bool) error {
 	case a.room <- struct{}{}:
 	default:
 	}
-	outcomes := a.outcomes(job, late)
-	return a.stream.Send(&walv1.AppendStreamResponse{Sequence: job.sequence, Results: toResults(outcomes, job.ids, job.term)})
+	return a.stream.Send(&walv1.AppendStreamResponse{Sequence: job.sequence, Results: toResults(a.results(job, late), job.ids)})
 }
 
-func (a *appendStream) outcomes(job *appendJob, late bool) []walimpls.Outcome {
+func (a *appendStream) results(job *appendJob, late bool) []wal.Result {
 	if late {
 		select {
 		case <-job.done:
 		default:
-			return walimpls.BatchFailure(a.c.name, job.n, walimpls.Unknown, walimpls.Errorf(walimpls.CodeUnknownOutcome, a.c.name,
-				"append: the host gave up waiting for the backend: %v", context.Cause(a.ctx))).Outcomes
+			return all(job.n, walimpls.Unknown, walimpls.Errorf(walimpls.CodeUnknownOutcome, a.c.name,
+				"append: the host gave up waiting for the backend: %v", context.Cause(a.ctx)))
 		}
 	}
-	return append(job.outcomes, job.rest...)
+	return append(job.results, job.rest...)
 }
 
 // goodbye ends the stream after everything was answered.

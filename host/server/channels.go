@@ -211,16 +211,16 @@ func (c *channel) report() {
 }
 
 // now returns the state, its error, and what is closed when they change.
-func (c *channel) now() (state, error, <-chan struct{}) {
+func (c *channel) now() (state, <-chan struct{}, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.state, c.err, c.changed
+	return c.state, c.changed, c.err
 }
 
 // settled waits until the channel is not being opened, and returns its error.
 func (c *channel) settled(ctx context.Context) error {
 	for {
-		st, err, changed := c.now()
+		st, changed, err := c.now()
 		switch st {
 		case available:
 			return nil
@@ -265,9 +265,9 @@ func (c *channel) wal(ctx context.Context) (wal.WAL, error) {
 	}
 }
 
-// afterEnd waits until the keeper has noticed that the WAL has ended.
+// afterEnd waits until the keeper has noticed that the WAL has ended, if it has.
 func (c *channel) afterEnd(ctx context.Context) error {
-	st, _, changed := c.now()
+	st, changed, _ := c.now()
 	if st != available {
 		return nil
 	}

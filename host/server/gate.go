@@ -26,6 +26,13 @@ func (g *gate) enter() bool {
 	return true
 }
 
+// isClosed reports whether nobody is let in any more.
+func (g *gate) isClosed() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.closed
+}
+
 func (g *gate) leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

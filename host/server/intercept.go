@@ -30,7 +30,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		ctx, cancel = context.WithTimeout(ctx, s.opt.CallTimeout)
 		defer cancel()
 	}
-	ctx, cancel := s.callContext(ctx)
+	ctx, cancel := s.callContext(ctx, info.FullMethod)
 	defer cancel()
 	defer s.recovered(info.FullMethod, &err)
 	resp, err = handler(ctx, req)
@@ -45,7 +45,7 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 		return statusError(err)
 	}
 	defer leave()
-	ctx, cancel := s.callContext(ctx)
+	ctx, cancel := s.callContext(ctx, info.FullMethod)
 	defer cancel()
 	defer s.recovered(info.FullMethod, &err)
 	return statusError(handler(srv, &contextStream{ServerStream: ss, ctx: ctx}))
@@ -60,14 +60,21 @@ type contextStream struct {
 func (s *contextStream) Context() context.Context { return s.ctx }
 
 // admit asks Auth and lets the call through the gate. The status can be asked
-// for while the host stops; health and reflection are not waited for.
+// for while the host stops; health, reflection and readers are not waited for:
+// a reader may be slow for ever, and loses nothing.
 func (s *Server) admit(ctx *context.Context, method string) (leave func(), err error) {
 	if s.opt.Auth != nil {
 		if *ctx, err = s.opt.Auth(*ctx, method); err != nil {
 			return nil, err
 		}
 	}
-	if method == walv1.AdminService_Status_FullMethodName || !strings.HasPrefix(method, "/walrig.") {
+	if method == walv1.AdminService_Status_FullMethodName || !ours(method) {
+		return func() {}, nil
+	}
+	if method == walv1.WALService_Read_FullMethodName {
+		if s.calls.isClosed() {
+			return nil, shutdownError("")
+		}
 		return func() {}, nil
 	}
 	if !s.calls.enter() {
@@ -76,18 +83,26 @@ func (s *Server) admit(ctx *context.Context, method string) (leave func(), err e
 	return s.calls.leave, nil
 }
 
+// ours reports whether a method is of walrig's own services, not of health and
+// reflection.
+func ours(method string) bool { return strings.HasPrefix(method, "/walrig.") }
+
 // callContext ends a little before the caller's deadline, so that the answer,
 // which knows more than "too late", arrives before the caller hangs up; and it
 // ends when Shutdown cuts calls short.
-func (s *Server) callContext(ctx context.Context) (context.Context, context.CancelFunc) {
+func (s *Server) callContext(ctx context.Context, method string) (context.Context, context.CancelFunc) {
+	short := s.hard
+	if !ours(method) {
+		short = s.watched
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	end := context.AfterFunc(s.hard, func() { cancel(shutdownError("")) })
+	end := context.AfterFunc(short, func() { cancel(shutdownError("")) })
 	stop := func() { end(); cancel(nil) }
 	deadline, has := ctx.Deadline()
 	if !has {
 		return ctx, stop
 	}
-	margin := min(max(time.Until(deadline)/10, 0), 300*time.Millisecond)
+	margin := min(max(time.Until(deadline)/5, 0), 300*time.Millisecond)
 	ctx, cancelDeadline := context.WithDeadline(ctx, deadline.Add(-margin))
 	return ctx, func() { cancelDeadline(); stop() }
 }

@@ -94,6 +94,9 @@ func (c *channel) awaitRetry(ctx context.Context, err error, pause time.Duration
 
 // retry makes the keeper try at once and waits for the result.
 func (c *channel) retry(ctx context.Context) error {
+	if err := c.afterEnd(ctx); err != nil {
+		return err
+	}
 	if st, _, _ := c.now(); st == unavailable {
 		c.setState(opening, nil)
 		select {

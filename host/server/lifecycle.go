@@ -183,8 +183,8 @@ func (s *channels) open(ctx context.Context, name string, term int64, adopt bool
 	if err := s.checkTerm(name, term, true); err != nil {
 		return nil, err
 	}
-	if adopt {
-		if err := c.adopt(ctx); err != nil {
+	if st, _, _ := c.now(); adopt && st != available {
+		if err := c.adoptStopped(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -192,6 +192,19 @@ func (s *channels) open(ctx context.Context, name string, term int64, adopt bool
 		return c, c.retry(ctx)
 	}
 	return c, c.openTerm(ctx, term)
+}
+
+// adoptStopped is adopt without the keeper, which may be about to fail because
+// of what the row says now.
+func (c *channel) adoptStopped(ctx context.Context) error {
+	if c.set.opt.Mode == Cluster {
+		return c.adopt(ctx)
+	}
+	c.halt()
+	defer c.start()
+	err := c.adopt(ctx)
+	c.setState(opening, nil)
+	return err
 }
 
 // lockFound finds a channel and keeps other admin calls away from it.
@@ -214,9 +227,6 @@ func (s *channels) lockFound(ctx context.Context, name string) (*channel, func()
 // adopt makes the log that is in the plugin's store now the channel's log.
 // Positions of another log mean nothing in it and are dropped.
 func (c *channel) adopt(ctx context.Context) error {
-	if st, _, _ := c.now(); st == available {
-		return nil
-	}
 	plugin, err := c.configured()
 	if err != nil {
 		return err

@@ -4,22 +4,25 @@ import (
 	"context"
 	"strings"
 
+	"github.com/walrig/walrig/host/wal/scanner"
 	"github.com/walrig/walrig/sdk/message"
+	typesv1 "github.com/walrig/walrig/sdk/proto/types/v1"
 	walv1 "github.com/walrig/walrig/sdk/proto/wal/v1"
 	"github.com/walrig/walrig/sdk/walimpls"
 	"github.com/walrig/walrig/sdk/wire"
 )
 
-// Bounds of one message to a reader. A single record may exceed the bytes.
+// Bounds of one message to a reader. A single record may exceed the bytes, and
+// what the scanner hands out at once stays below a few messages.
 const (
 	readRecords = 512
 	readBytes   = 1 << 20
-	// skippedRecords is how many records a reader may leave out before it tells
-	// the client that it has moved on.
-	skippedRecords = 10_000
+	readAhead   = 2 << 20
 )
 
-const fromAll, fromLatest, fromAfter = "all", "latest", "after:"
+const fromAll, fromLatest, fromAfter, fromCheckpoint = "all", "latest", "after:", "cp:"
+
+const startHint = "start from all, latest, ID, after:ID or cp:TOKEN, with an ID or checkpoint that append or read printed"
 
 // Read implements WALServiceServer.
 func (s *Server) Read(req *walv1.ReadRequest, stream walv1.WALService_ReadServer) error {
@@ -48,16 +51,18 @@ type readStream struct {
 	stream walv1.WALService_ReadServer
 	desc   walimpls.Description
 	ids    idFormat
-	// end is the last record of the log as it was at the start, or the request's
-	// until; empty if there is none.
-	end message.ID
-	// resume is where another Read would go on.
-	resume   string
-	caughtUp bool // and the client was told
-	// batch waits to be sent; skipped counts records left out since the last message.
-	batch   *walv1.ReadResponse
-	bytes   int
-	skipped int
+	// at is where another Read would go on.
+	at       message.Checkpoint
+	caughtUp bool
+	// batch waits to be sent; slab saves an allocation for each record.
+	batch *walv1.ReadResponse
+	slab  []readSlot
+	bytes int
+}
+
+type readSlot struct {
+	read   walv1.ReadRecord
+	record typesv1.Record
 }
 
 func (r *readStream) run(ctx context.Context, s *Server) error {
@@ -78,153 +83,137 @@ func (r *readStream) run(ctx context.Context, s *Server) error {
 		return err
 	}
 	r.ids = newIDFormat(r.desc.IDLayout)
-	start, err := parseFrom(c, r.desc, r.req.GetFrom())
+	opt, err := parseFrom(c, r.desc, r.req.GetFrom())
 	if err != nil {
 		return err
 	}
-	bounds, err := w.Bounds(ctx)
-	if err != nil {
-		return err
-	}
-	r.resume, r.end = r.req.GetFrom(), bounds.LatestRecord
-	if start.Policy == walimpls.PolicyLatest {
-		start = r.latest(bounds)
-	}
-	if r.req.GetUntil() != "" {
-		if r.end, err = c.parseID(r.desc, r.req.GetUntil()); err != nil {
-			return err
+	opt.Name, opt.VChannel, opt.System, opt.MaxBytes = "client", r.req.GetVchannel(), r.req.GetSystem(), readAhead
+	if until := r.req.GetUntil(); until != "" {
+		end, err := message.ParseCheckpoint(until)
+		if err != nil {
+			return walimpls.Errorf(walimpls.CodeInvalidArgument, c.name, "read until: %w", err)
 		}
+		opt.Until = &end
 	}
-	scanner, err := w.Read(ctx, walimpls.ReadOptions{Name: "client", Start: start})
+	sc, err := w.Read(ctx, opt)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = scanner.Close() }()
-	return r.pump(ctx, scanner, start)
+	defer func() { _ = sc.Close() }()
+	r.at = sc.Position()
+	r.batch = &walv1.ReadResponse{End: sc.End().String()}
+	return r.pump(ctx, sc)
 }
 
-// latest is the position behind what is there now: resolved here, once.
-func (r *readStream) latest(b walimpls.Bounds) walimpls.Start {
-	if b.Latest.IsZero() {
-		r.resume = fromAll
-		return walimpls.FromAll()
+// parseFrom turns the text of a start into the options of a scanner.
+func parseFrom(c *channel, desc walimpls.Description, from string) (scanner.Options, error) {
+	refuse := func(err *walimpls.Error) (scanner.Options, error) {
+		err.Hint = startHint
+		return scanner.Options{}, err
 	}
-	r.resume = fromAfter + r.ids.text(b.Latest)
-	return walimpls.StartAfter(b.Latest)
-}
-
-// parseFrom turns the text of a start into one.
-func parseFrom(c *channel, desc walimpls.Description, from string) (walimpls.Start, error) {
 	switch from {
 	case fromAll:
-		return walimpls.FromAll(), nil
+		return scanner.Options{Start: scanner.All}, nil
 	case fromLatest:
-		return walimpls.Start{Policy: walimpls.PolicyLatest}, nil
+		return scanner.Options{Start: scanner.Latest}, nil
 	case "":
-		e := walimpls.Errorf(walimpls.CodeInvalidArgument, c.name, "read: the start is missing")
-		e.Hint = "start from all, latest, ID or after:ID"
-		return walimpls.Start{}, e
+		return refuse(walimpls.Errorf(walimpls.CodeInvalidArgument, c.name, "read: the start is missing"))
+	}
+	if token, ok := strings.CutPrefix(from, fromCheckpoint); ok {
+		at, err := message.ParseCheckpoint(token)
+		if err != nil {
+			return refuse(walimpls.Errorf(walimpls.CodeInvalidArgument, c.name, "read: %w", err))
+		}
+		return scanner.Options{Start: scanner.Checkpoint, Checkpoint: at}, nil
 	}
 	text, after := strings.CutPrefix(from, fromAfter)
 	id, err := c.parseID(desc, text)
 	if err != nil {
-		walimpls.AsError(err).Hint = "start from all, latest, ID or after:ID, where an ID is what `walrig append -o json` prints"
-		return walimpls.Start{}, err
+		return refuse(walimpls.AsError(err))
 	}
 	if after {
-		return walimpls.StartAfter(id), nil
+		return scanner.Options{Start: scanner.AfterID, ID: id}, nil
 	}
-	return walimpls.StartFrom(id), nil
+	return scanner.Options{Start: scanner.FromID, ID: id}, nil
 }
 
 // pump sends what the scanner gives. Nothing is read ahead while the client
 // does not take what was sent.
-func (r *readStream) pump(ctx context.Context, scanner walimpls.Scanner, start walimpls.Start) error {
-	r.batch = &walv1.ReadResponse{End: r.ids.text(r.end)}
-	if r.atEnd(start) {
-		r.reachEnd()
-	}
+func (r *readStream) pump(ctx context.Context, sc *scanner.Scanner) error {
 	if err := r.flush(); err != nil {
 		return err
 	}
 	for r.req.GetFollow() || !r.caughtUp {
-		msgs, err := scanner.Next(ctx)
+		units, err := sc.Next(ctx)
 		if err != nil {
 			return err
 		}
-		for i := range msgs {
-			if err := r.add(&msgs[i]); err != nil {
+		for i := range units {
+			if err := r.add(&units[i]); err != nil {
 				return err
-			}
-			if r.caughtUp && !r.req.GetFollow() {
-				break
 			}
 		}
-		if len(r.batch.GetRecords()) > 0 || r.batch.GetCaughtUp() || r.skipped >= skippedRecords {
-			if err := r.flush(); err != nil {
-				return err
-			}
+		if err := r.flush(); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// atEnd reports whether there was nothing to send when the stream began.
-func (r *readStream) atEnd(start walimpls.Start) bool {
-	switch start.Policy {
-	case walimpls.PolicyFrom:
-		return r.end.Less(start.ID)
-	case walimpls.PolicyAfter:
-		return !start.ID.Less(r.end)
+// add puts a unit into the batch, and sends a full batch first.
+func (r *readStream) add(u *scanner.Unit) error {
+	before := ""
+	for i := range u.Messages {
+		m := &u.Messages[i]
+		size := m.Size()
+		if n := len(r.batch.GetRecords()); n > 0 && (n >= readRecords || r.bytes+size > readBytes) {
+			if err := r.flush(); err != nil {
+				return err
+			}
+		}
+		r.bytes += size
+		slot := r.slot()
+		wire.SetRecord(&slot.record, m)
+		if u.TxnID != 0 {
+			// A transaction happens at its commit's tick, all of it.
+			slot.record.TimeTick = uint64(u.Tick)
+		}
+		record := &slot.read
+		record.Id, record.Record, record.UnitEnd = r.ids.text(m.ID), &slot.record, i == len(u.Messages)-1
+		if record.GetUnitEnd() {
+			record.Checkpoint = u.Checkpoint.String()
+		} else {
+			if before == "" {
+				before = u.Before.String()
+			}
+			record.Checkpoint = before
+		}
+		r.batch.Records = append(r.batch.Records, record)
 	}
-	return r.end == ""
-}
-
-func (r *readStream) reachEnd() {
-	if !r.caughtUp {
+	r.at = u.Checkpoint
+	if u.CaughtUp {
 		r.caughtUp, r.batch.CaughtUp = true, true
 	}
-}
-
-// add puts a record into the batch, or leaves it out, and sends a full batch first.
-func (r *readStream) add(m *message.Message) error {
-	if !r.req.GetFollow() && r.end.Less(m.ID) {
-		// The record at the end is gone, or is a hole: this one is behind it.
-		r.reachEnd()
-		return nil
-	}
-	if r.passes(m) {
-		if size := m.Size(); len(r.batch.GetRecords()) > 0 &&
-			(len(r.batch.GetRecords()) >= readRecords || r.bytes+size > readBytes) {
-			if err := r.flush(); err != nil {
-				return err
-			}
-		}
-		r.bytes += m.Size()
-		r.batch.Records = append(r.batch.Records, &walv1.ReadRecord{Id: r.ids.text(m.ID), Record: wire.RecordToProto(m)})
-	} else {
-		r.skipped++
-	}
-	r.resume = fromAfter + r.ids.text(m.ID)
-	if !m.ID.Less(r.end) {
-		r.reachEnd()
-	}
 	return nil
 }
 
-// passes reports whether the client wants the record.
-func (r *readStream) passes(m *message.Message) bool {
-	if m.Type == message.TypeFence || m.Type.IsSystem() && !r.req.GetSystem() {
-		return false
+// slot returns an empty one. Slabs grow with the batch, so that a follower that
+// gets single records does not pay for many.
+func (r *readStream) slot() *readSlot {
+	if len(r.slab) == 0 {
+		r.slab = make([]readSlot, min(max(len(r.batch.GetRecords()), 1), readRecords))
 	}
-	v := r.req.GetVchannel()
-	return v == "" || m.VChannel == "" || m.VChannel == v
+	slot := &r.slab[0]
+	r.slab = r.slab[1:]
+	return slot
 }
 
 // flush sends the batch with the place behind it.
 func (r *readStream) flush() error {
 	batch := r.batch
-	batch.Resume = r.resume
-	r.batch, r.bytes, r.skipped = &walv1.ReadResponse{}, 0, 0
+	// A batch that ends inside a transaction goes on before it.
+	token := r.at.String()
+	batch.Checkpoint, batch.Resume = token, fromCheckpoint+token
+	r.batch, r.slab, r.bytes = &walv1.ReadResponse{}, nil, 0
 	return r.stream.Send(batch)
 }

@@ -37,6 +37,9 @@ type Server struct {
 	draining chan struct{}
 	hard     context.Context
 	hardStop context.CancelFunc
+	// watched ends when those who watch the health have been told of the end.
+	watched   context.Context
+	watchStop context.CancelFunc
 	// helpers counts goroutines that end soon after their stream or Shutdown.
 	helpers sync.WaitGroup
 
@@ -54,6 +57,7 @@ func New(opt Options) *Server {
 		health: health.NewServer(), calls: newGate(), ready: make(chan struct{}), draining: make(chan struct{}),
 	}
 	s.hard, s.hardStop = context.WithCancel(context.Background())
+	s.watched, s.watchStop = context.WithCancel(context.Background())
 	s.setHealth(healthv1.HealthCheckResponse_NOT_SERVING)
 	return s
 }
@@ -72,6 +76,9 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 		_ = lis.Close()
 		s.channels.close()
 		s.hardStop()
+		if errors.Is(err, walimpls.ErrShutdown) || ctx.Err() != nil { // the end came first
+			return nil
+		}
 		return err
 	}
 	served := make(chan error, 1)
@@ -79,7 +86,8 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	select {
 	case <-ctx.Done():
 		s.Shutdown(context.WithoutCancel(ctx))
-		<-served
+		err = <-served // the end that Shutdown brought
+		s.opt.Log.Debug("the listener ended", zap.Error(err))
 		return nil
 	case err = <-served:
 	}
@@ -130,6 +138,7 @@ func (s *Server) serverOptions() []grpc.ServerOption {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.ConnectionTimeout(20 * time.Second),
+		grpc.WaitForHandlers(true),
 		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),
 	}
@@ -194,7 +203,10 @@ func (s *Server) isReady() bool {
 
 // hardGrace is the time that calls get to answer once they have been cut short,
 // and the time gRPC gets to send what they answered.
-const hardGrace = 800 * time.Millisecond
+const hardGrace = 600 * time.Millisecond
+
+// watchGrace is how long health watches may take to pass on NOT_SERVING.
+const watchGrace = 100 * time.Millisecond
 
 // Shutdown stops the server: health turns NOT_SERVING, new calls and readers
 // end with ErrShutdown, appends under way end or are cut short after
@@ -215,6 +227,7 @@ func (s *Server) Shutdown(ctx context.Context) {
 
 	s.log.Info("shutting down")
 	s.health.Shutdown()
+	time.AfterFunc(watchGrace, s.watchStop)
 	close(s.draining)
 	s.calls.close()
 	drain, cancel := context.WithTimeout(ctx, s.opt.DrainTimeout)
@@ -227,26 +240,39 @@ func (s *Server) Shutdown(ctx context.Context) {
 		short, cancel := context.WithTimeout(context.WithoutCancel(ctx), hardGrace)
 		s.calls.wait(short)
 		cancel()
-		stopBounded(g)
+		s.stopBounded(g)
 	}
-	s.channels.close()
-	s.helpers.Wait()
+	if !within(hardGrace/2, func() { s.channels.close(); s.helpers.Wait() }) {
+		s.log.Warn("a channel or a stream does not end")
+	}
 }
 
-// stopBounded lets gRPC send what was answered, and then ends every connection.
-func stopBounded(g *grpc.Server) {
-	stopped := make(chan struct{})
+// stopBounded lets gRPC send what was answered, then ends every connection, and
+// then leaves a handler behind that heeds neither its context nor its stream.
+func (s *Server) stopBounded(g *grpc.Server) {
+	if within(hardGrace, g.GracefulStop) {
+		return
+	}
+	if !within(hardGrace, g.Stop) {
+		s.log.Warn("a call does not end")
+	}
+}
+
+// within runs f and reports whether it returned in time. If not, its goroutine
+// ends when f does.
+func within(bound time.Duration, f func()) bool {
+	done := make(chan struct{})
 	go func() {
-		g.GracefulStop()
-		close(stopped)
+		defer close(done)
+		f()
 	}()
-	timer := time.NewTimer(hardGrace)
+	timer := time.NewTimer(bound)
 	defer timer.Stop()
 	select {
-	case <-stopped:
+	case <-done:
+		return true
 	case <-timer.C:
-		g.Stop()
-		<-stopped
+		return false
 	}
 }
 

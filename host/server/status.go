@@ -7,6 +7,7 @@ import (
 
 	"github.com/walrig/walrig/host/pluginhost"
 	"github.com/walrig/walrig/host/wal"
+	"github.com/walrig/walrig/sdk/message"
 	walv1 "github.com/walrig/walrig/sdk/proto/wal/v1"
 	"github.com/walrig/walrig/sdk/walimpls"
 	"github.com/walrig/walrig/sdk/wire"
@@ -73,10 +74,13 @@ func (s *Server) channelStatus(ctx context.Context, c *channel) *walv1.ChannelSt
 
 // describeChannel is channelStatus with a context of its own for the backend.
 func (s *Server) describeChannel(ctx, ask context.Context, c *channel) *walv1.ChannelStatus {
-	st, reason, _ := c.now()
+	st, _, reason := c.now()
 	out := &walv1.ChannelStatus{Name: c.name, Plugin: c.plugin}
 	if row, err := s.opt.Catalog.Get(ctx, c.name); err == nil {
 		out.Backend, out.StoreId, out.Term = row.Backend, row.StoreID, row.Term
+		if desc, err := c.description(ask); err == nil && row.TruncatedBefore != nil {
+			out.TruncatedBefore = newIDFormat(desc.IDLayout).text(row.TruncatedBefore.ID)
+		}
 	}
 	if st == available {
 		w, err := s.opt.Manager.Get(c.name, 0)
@@ -95,8 +99,14 @@ func (s *Server) describeChannel(ctx, ask context.Context, c *channel) *walv1.Ch
 func describeOpen(ctx context.Context, c *channel, w wal.WAL, out *walv1.ChannelStatus) (state, error) {
 	now := w.Status()
 	out.Term, out.Incarnation, out.StoreId = now.Channel.Term, now.Channel.Incarnation, now.Channel.StoreID
+	out.LastTimeTick, out.OpenTxns, out.UnresolvedBytes = uint64(now.LastTick), int64(now.OpenTxns), int64(now.UnresolvedBytes)
+	out.Wab = &walv1.WABStatus{Records: int64(now.WAB.Records), Bytes: int64(now.WAB.Bytes)}
+	out.Violations = now.Violations
 	for _, r := range now.Readers {
-		out.Scanners = append(out.Scanners, &walv1.ScannerStatus{Name: r.Name})
+		out.Scanners = append(out.Scanners, &walv1.ScannerStatus{
+			Name: r.Name, Mode: string(r.Mode), BufferedBytes: r.BufferedBytes,
+			LagMs: lag(now.LastTick, r.Checkpoint.Tick),
+		})
 	}
 	if now.Reopening {
 		return opening, now.LastError
@@ -105,10 +115,20 @@ func describeOpen(ctx context.Context, c *channel, w wal.WAL, out *walv1.Channel
 	if err != nil {
 		return available, nil
 	}
+	out.LastConfirmedId = newIDFormat(desc.IDLayout).text(now.LastConfirmed)
 	if b, err := w.Bounds(ctx); err == nil && b.LatestRecord != "" {
 		out.EarliestId, out.LatestId = textBounds(desc, b)
 	}
 	return available, nil
+}
+
+// lag is how far a position is behind the channel's tick, in milliseconds; 0
+// before the first position that has a tick.
+func lag(now, at message.Tick) int64 {
+	if at == 0 {
+		return 0
+	}
+	return max(0, now.Physical()-at.Physical())
 }
 
 func textBounds(desc walimpls.Description, b walimpls.Bounds) (earliest, latest string) {

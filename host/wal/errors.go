@@ -30,11 +30,6 @@ func notStored(channel string, n int, err error) []walimpls.Outcome {
 	return walimpls.BatchFailure(channel, n, walimpls.NotStored, err).Outcomes
 }
 
-func unknown(channel string, n int, format string, args ...any) []walimpls.Outcome {
-	err := walimpls.Errorf(walimpls.CodeUnknownOutcome, channel, format, args...)
-	return walimpls.BatchFailure(channel, n, walimpls.Unknown, err).Outcomes
-}
-
 // contextError turns the end of a caller's context into a typed error.
 func contextError(ctx context.Context, channel, what string) *walimpls.Error {
 	cause := context.Cause(ctx)

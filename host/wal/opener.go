@@ -8,7 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/walrig/walrig/host/catalog"
-	"github.com/walrig/walrig/sdk/message"
+	"github.com/walrig/walrig/host/wal/interceptors"
 	"github.com/walrig/walrig/sdk/walimpls"
 )
 
@@ -21,7 +21,7 @@ type Backend interface {
 	Description(ctx context.Context) (walimpls.Description, error)
 }
 
-// Options are the parameters of NewOpener.
+// Options are the parameters of NewOpener. Zero values mean the defaults.
 type Options struct {
 	// Catalog holds the rows.
 	Catalog catalog.Catalog
@@ -29,32 +29,60 @@ type Options struct {
 	Backend func(plugin string) (Backend, error)
 	// Log is the logger.
 	Log *zap.Logger
-	// OpenBudget bounds one Open; 0 is 30 s.
-	OpenBudget time.Duration
-	// AttemptTimeout bounds each call of the backend's Open; 0 is 20 s.
-	AttemptTimeout time.Duration
-	// MaxWaitingBytes bounds what the appends of one pchannel may hold before
-	// AppendAsync blocks; 0 is 64 MiB. A larger batch is taken when it is alone.
-	MaxWaitingBytes int
-	// MaxSentBytes bounds what is handed to a backend and not answered; 0 is 16 MiB.
-	MaxSentBytes int
+	// Observer is told of appends; nil for nobody.
+	Observer interceptors.Observer
+	// Now is the wall clock that ticks follow.
+	Now func() time.Time
+	// OpenBudget bounds one Open (30 s), AttemptTimeout each call of the
+	// backend's Open and of the catalog (20 s), ResolveTimeout one read-back of
+	// unknown outcomes (2 min), LastTickTimeout the last time tick at Close (1 s).
+	OpenBudget, AttemptTimeout, ResolveTimeout, LastTickTimeout time.Duration
+	// TickInterval is how often time ticks are persisted while records come, and
+	// how often the tick of an idle channel moves on (100 ms); TickBytes of new
+	// records bring one at once (8 MiB).
+	TickInterval time.Duration
+	TickBytes    int
+	// Window is how far ahead ticks are claimed in the catalog row (3 s). It
+	// bounds how long an idle former owner lives on.
+	Window time.Duration
+	// MaxUnresolvedBytes bounds the appends of one pchannel that are accepted
+	// and not resolved (64 MiB); more of them block. MaxSentBytes bounds what is
+	// handed to a backend and not answered (16 MiB).
+	MaxUnresolvedBytes, MaxSentBytes int
+	// TxnKeepalive is the default (10 s); MaxTxnBytes bounds the records of one
+	// transaction (256 MiB).
+	TxnKeepalive time.Duration
+	MaxTxnBytes  int
+	// WABBytes and WABAge bound the write-ahead buffer (32 MiB, 30 s).
+	WABBytes int
+	WABAge   time.Duration
+}
+
+func orDefault[T int | time.Duration](value *T, def T) {
+	if *value <= 0 {
+		*value = def
+	}
 }
 
 func (o Options) withDefaults() Options {
-	if o.OpenBudget <= 0 {
-		o.OpenBudget = 30 * time.Second
-	}
-	if o.AttemptTimeout <= 0 {
-		o.AttemptTimeout = 20 * time.Second
-	}
-	if o.MaxWaitingBytes <= 0 {
-		o.MaxWaitingBytes = 64 << 20
-	}
-	if o.MaxSentBytes <= 0 {
-		o.MaxSentBytes = 16 << 20
-	}
+	orDefault(&o.OpenBudget, 30*time.Second)
+	orDefault(&o.AttemptTimeout, 20*time.Second)
+	orDefault(&o.ResolveTimeout, 2*time.Minute)
+	orDefault(&o.LastTickTimeout, time.Second)
+	orDefault(&o.TickInterval, 100*time.Millisecond)
+	orDefault(&o.TickBytes, 8<<20)
+	orDefault(&o.Window, 3*time.Second)
+	orDefault(&o.MaxUnresolvedBytes, 64<<20)
+	orDefault(&o.MaxSentBytes, 16<<20)
+	orDefault(&o.TxnKeepalive, 10*time.Second)
+	orDefault(&o.MaxTxnBytes, 256<<20)
+	orDefault(&o.WABBytes, 32<<20)
+	orDefault(&o.WABAge, 30*time.Second)
 	if o.Log == nil {
 		o.Log = zap.NewNop()
+	}
+	if o.Now == nil {
+		o.Now = time.Now
 	}
 	return o
 }
@@ -76,22 +104,23 @@ func (o *opener) Open(ctx context.Context, channel string, term int64) (WAL, err
 	if err != nil {
 		return nil, err
 	}
-	if err := o.inspect(ctx, row, backend); err != nil {
+	desc, err := o.inspect(ctx, row, backend)
+	if err != nil {
 		return nil, err
 	}
-	if _, err := o.opt.Catalog.Claim(ctx, channel, term); err != nil {
+	if row, err = o.opt.Catalog.Claim(ctx, channel, term); err != nil {
 		return nil, err
 	}
 	c := &claim{
 		catalog: o.opt.Catalog, backend: backend, channel: channel, term: term, storeID: row.StoreID,
-		attemptTimeout: o.opt.AttemptTimeout,
-		log:            o.opt.Log.With(zap.String("pchannel", channel), zap.Int64("term", term)),
+		limits: desc.Limits, attemptTimeout: o.opt.AttemptTimeout,
+		log: o.opt.Log.With(zap.String("pchannel", channel), zap.Int64("term", term)),
 	}
-	handle, err := c.open(ctx)
+	open, err := c.openTerm(ctx, row.TickBound, o.opt)
 	if err != nil {
 		return nil, err
 	}
-	return newAdaptor(c, handle, o.opt), nil
+	return newTermWAL(c, o.opt, open), nil
 }
 
 // Close implements Opener. The opener holds nothing of its own.
@@ -100,32 +129,32 @@ func (o *opener) Close(context.Context) error { return nil }
 // inspect compares the row with the backend and its log, before anything is
 // claimed or fenced. A row without a store id was made for a log that its
 // creator has looked at, so whatever is there belongs to it.
-func (o *opener) inspect(ctx context.Context, row catalog.Row, backend Backend) error {
+func (o *opener) inspect(ctx context.Context, row catalog.Row, backend Backend) (walimpls.Description, error) {
 	desc, err := backend.Description(ctx)
 	if err != nil {
-		return err
+		return desc, err
 	}
 	if row.Backend != "" && row.Backend != desc.Backend {
 		e := walimpls.Errorf(walimpls.CodeForeignStore, row.Channel,
 			"the catalog says backend %q, plugin %q is %q now", row.Backend, row.Plugin, desc.Backend)
 		e.Hint = "configure the plugin with its former backend, or remove the channel and create it again"
-		return e
+		return desc, e
 	}
 	if row.StoreID == "" || !desc.Capabilities.ReadOnly {
-		return nil
+		return desc, nil
 	}
 	log, err := backend.Open(ctx, walimpls.OpenOptions{Channel: row.Channel, Access: walimpls.AccessReadOnly})
 	if errors.Is(err, walimpls.ErrNotFound) {
 		e := walimpls.Errorf(walimpls.CodeForeignStore, row.Channel,
 			"the log %s that the catalog names is not in plugin %q", row.StoreID, row.Plugin)
 		e.Hint = "point the plugin at the store that holds it, or remove the channel and create it again"
-		return e
+		return desc, e
 	}
 	if err != nil {
-		return err
+		return desc, err
 	}
 	defer func() { _ = log.Close(ctx) }()
-	return sameStore(row.Channel, row.StoreID, log.Channel().StoreID)
+	return desc, sameStore(row.Channel, row.StoreID, log.Channel().StoreID)
 }
 
 func sameStore(channel, want, got string) error {
@@ -145,30 +174,14 @@ type claim struct {
 	term           int64
 	incarnation    int64
 	storeID        string
+	limits         walimpls.Limits
 	attemptTimeout time.Duration
 	log            *zap.Logger
 }
 
-// open asks the row and opens the backend with the next incarnation, until it
-// works, fails for good, or ctx ends. Each attempt takes an incarnation of its
-// own, also after one that was given up: it may have happened all the same.
-func (c *claim) open(ctx context.Context) (walimpls.WAL, error) {
-	pause := backoff{first: 50 * time.Millisecond, most: 5 * time.Second}
-	for {
-		handle, err := c.attempt(ctx)
-		if err == nil {
-			return handle, nil
-		}
-		if !transient(err) || ctx.Err() != nil {
-			return nil, err
-		}
-		c.log.Warn("open failed, trying again", zap.Int64("incarnation", c.incarnation), zap.Error(err))
-		if !pause.wait(ctx) {
-			return nil, err
-		}
-	}
-}
-
+// attempt asks the row and opens the backend with the next incarnation. Each
+// attempt takes an incarnation of its own, also after one that was given up: it
+// may have happened all the same.
 func (c *claim) attempt(ctx context.Context) (walimpls.WAL, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.attemptTimeout)
 	defer cancel()
@@ -212,22 +225,4 @@ func (c *claim) settle(ctx context.Context, storeID string) error {
 		c.storeID = storeID
 	}
 	return err
-}
-
-// latestStart turns "latest" into a start that can be used again.
-func latestStart(ctx context.Context, handle walimpls.WAL) (walimpls.Start, error) {
-	b, err := handle.Bounds(ctx)
-	if err != nil {
-		return walimpls.Start{}, err
-	}
-	return startBehind(b.Latest), nil
-}
-
-// startBehind is StartAfter, or All where id is the one position that no read
-// may name: none, or the first fence record's all-zero id.
-func startBehind(id message.ID) walimpls.Start {
-	if id.IsZero() {
-		return walimpls.FromAll()
-	}
-	return walimpls.StartAfter(id)
 }

@@ -3,193 +3,294 @@ package wal
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
+	"github.com/walrig/walrig/host/catalog"
+	"github.com/walrig/walrig/host/wal/scanner"
+	"github.com/walrig/walrig/host/wal/wab"
 	"github.com/walrig/walrig/sdk/message"
 	"github.com/walrig/walrig/sdk/walimpls"
 )
 
-// reader is a scanner that goes on behind its last record when the backend's
-// handle is lost. Next is for one goroutine.
-type reader struct {
-	wal *adaptor
-	opt walimpls.ReadOptions
-	// ctx ends with Close.
-	ctx    context.Context
-	cancel context.CancelFunc
-
-	// Of Next's goroutine alone: where to go on, and the handle's generation.
-	start      walimpls.Start
-	generation int
-	pause      backoff
-
-	mu      sync.Mutex // guards scanner
-	scanner walimpls.Scanner
-}
+// readerHandle is one running scanner.
+type readerHandle struct{ scanner *scanner.Scanner }
 
 // Read implements WAL.
-func (a *adaptor) Read(ctx context.Context, opt walimpls.ReadOptions) (walimpls.Scanner, error) {
-	opt, err := opt.Normalize(a.claim.channel)
+func (w *termWAL) Read(ctx context.Context, opt scanner.Options) (*scanner.Scanner, error) {
+	r := &readerHandle{}
+	s, err := scanner.New(ctx, source{w}, opt, func() {
+		st := r.scanner.Status()
+		w.mu.Lock()
+		delete(w.readers, r)
+		w.violations += st.Violations
+		w.mu.Unlock()
+	})
 	if err != nil {
 		return nil, err
 	}
-	r := &reader{wal: a, opt: opt, start: opt.Start, pause: backoff{first: 20 * time.Millisecond, most: 2 * time.Second}}
-	r.ctx, r.cancel = context.WithCancel(context.Background())
-	if err := r.open(ctx); err != nil {
-		r.cancel()
+	w.mu.Lock()
+	r.scanner = s
+	err = w.err
+	if err == nil {
+		w.readers[r] = struct{}{}
+	}
+	w.mu.Unlock()
+	if err != nil {
+		_ = s.Close()
 		return nil, err
 	}
-	a.mu.Lock()
-	a.readers[r] = struct{}{}
-	a.mu.Unlock()
-	return r, nil
+	return s, nil
 }
 
-// open starts a scanner on the present handle, or on the next one when that is
-// lost. Latest is resolved once, the first time.
-func (r *reader) open(ctx context.Context) error {
+// source is the WAL as its scanners see it.
+type source struct{ w *termWAL }
+
+func (s source) Channel() (name, storeID string) { return s.w.claim.channel, s.w.claim.storeID }
+func (s source) Term() int64                     { return s.w.claim.term }
+func (s source) Buffer() *wab.Buffer             { return s.w.buffer }
+func (s source) Done() <-chan struct{}           { return s.w.done }
+func (s source) Err() error                      { return s.w.Err() }
+
+func (s source) Now() (at message.Checkpoint, direct bool) {
+	w := s.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	at = message.Checkpoint{StoreID: w.claim.storeID, ID: w.core.LastConfirmed(), Term: w.claim.term, Tick: w.core.Highest()}
+	return at, len(w.core.Txns()) == 0
+}
+
+func (s source) Truncation(ctx context.Context) (*catalog.Checkpoint, error) {
+	row, err := s.w.claim.catalog.Get(ctx, s.w.claim.channel)
+	if err != nil {
+		return nil, err
+	}
+	return row.TruncatedBefore, nil
+}
+
+func (s source) Read(ctx context.Context, start walimpls.Start) (walimpls.Scanner, error) {
+	pause := backoff{first: 20 * time.Millisecond, most: time.Second}
 	for {
-		handle, generation, err := r.wal.awaitHandle(ctx, r.generation)
+		handle, err := s.w.awaitHandle(ctx)
+		if err != nil {
+			return nil, err
+		}
+		backend, err := handle.Read(ctx, walimpls.ReadOptions{Name: "scanner", Start: start})
+		if err == nil || !endsHandle(err) || ctx.Err() != nil {
+			return backend, err
+		}
+		// The handle is there and does not read: it may be lost and nobody has
+		// noticed yet. Appends and its own signal find that out.
+		if !pause.wait(ctx) {
+			return nil, contextError(ctx, s.w.claim.channel, "read")
+		}
+	}
+}
+
+// awaitHandle returns the present handle, or the next one.
+func (w *termWAL) awaitHandle(ctx context.Context) (asyncHandle, error) {
+	for {
+		w.mu.Lock()
+		handle, change, err := w.handle, w.progressed(), w.err
+		w.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+		if handle != nil {
+			return handle, nil
+		}
+		select {
+		case <-change:
+		case <-ctx.Done():
+			return nil, contextError(ctx, w.claim.channel, "waiting for the backend")
+		}
+	}
+}
+
+// withHandle calls do, on the next handle again when one is lost meanwhile. do
+// must be idempotent.
+func (w *termWAL) withHandle(ctx context.Context, do func(asyncHandle) error) error {
+	pause := backoff{first: 20 * time.Millisecond, most: time.Second}
+	for {
+		handle, err := w.awaitHandle(ctx)
 		if err != nil {
 			return err
 		}
-		if err = r.openOn(ctx, handle); err == nil {
-			r.generation = generation - 1
+		if err = do(handle); err == nil || !endsHandle(err) || ctx.Err() != nil {
+			return err
+		}
+		w.giveUp(handle, err)
+		if !pause.wait(ctx) {
+			return err
+		}
+	}
+}
+
+// giveUp says that the handle is of no more use.
+func (w *termWAL) giveUp(handle asyncHandle, why error) {
+	w.mu.Lock()
+	if w.handle == handle {
+		w.lost, w.lastErr = true, why
+	}
+	w.mu.Unlock()
+	poke(w.wake)
+}
+
+// Bounds implements WAL.
+func (w *termWAL) Bounds(ctx context.Context) (b walimpls.Bounds, err error) {
+	err = w.withHandle(ctx, func(h asyncHandle) error {
+		b, err = h.Bounds(ctx)
+		return err
+	})
+	return b, err
+}
+
+// Truncate implements WAL. The row's truncation point is saved first, with the
+// (term, tick) up to which units may have lost records, so that a checkpoint
+// below it is judged right even when the host dies in between.
+func (w *termWAL) Truncate(ctx context.Context, before message.ID) error {
+	w.mu.Lock()
+	limit := w.core.LastConfirmed()
+	w.mu.Unlock()
+	if before > limit {
+		b, err := w.Bounds(ctx)
+		if err != nil {
+			return err
+		}
+		if before > b.Latest {
+			return walimpls.Errorf(walimpls.CodeInvalidArgument, w.claim.channel, "truncate: the id is above the latest one")
+		}
+		before = limit
+	}
+	var point catalog.Checkpoint
+	err := w.withHandle(ctx, func(h asyncHandle) (err error) {
+		point, err = truncationPoint(ctx, h, before)
+		return err
+	})
+	var lost *walimpls.PositionLostError
+	if errors.As(err, &lost) {
+		return nil // behind the present truncation point
+	}
+	if err != nil {
+		return err
+	}
+	_, err = w.claim.catalog.Update(ctx, w.claim.channel, w.claim.term, func(row *catalog.Row) error {
+		last := row.TruncatedBefore
+		if last != nil && last.ID >= point.ID {
 			return nil
 		}
-		if !resumable(err) || ctx.Err() != nil {
-			return err
+		// What went before may have gone from a unit that lies higher.
+		if last != nil && (last.LastUnitTerm > point.LastUnitTerm || (last.LastUnitTerm == point.LastUnitTerm && last.LastUnitTick > point.LastUnitTick)) {
+			point.LastUnitTerm, point.LastUnitTick = last.LastUnitTerm, last.LastUnitTick
 		}
-		// The handle is there and does not read: leave it to the appends to find
-		// out whether it is lost, and try again.
-		if !r.pause.wait(ctx) {
-			return contextError(ctx, r.wal.claim.channel, "read")
-		}
+		row.TruncatedBefore = &point
+		return nil
+	})
+	if err != nil {
+		return err
 	}
+	return w.withHandle(ctx, func(h asyncHandle) error { return h.Truncate(ctx, before) })
 }
 
-func (r *reader) openOn(ctx context.Context, handle asyncHandle) error {
-	if r.start.Policy == walimpls.PolicyLatest {
-		start, err := latestStart(ctx, handle)
+// truncationPoint describes a truncation before the id: the (term, tick) of the
+// last unit that loses a record. Units wholly below the last confirmed id of a
+// record ended below that record's tick, so the walk goes back from one last
+// confirmed id to the one before, until a unit was met that lies above all which
+// it has not seen.
+func truncationPoint(ctx context.Context, h asyncHandle, before message.ID) (catalog.Checkpoint, error) {
+	at, err := firstExactly(ctx, h, before)
+	if err != nil {
+		return catalog.Checkpoint{}, err
+	}
+	point := catalog.Checkpoint{ID: before, Term: at.Term, Tick: at.TimeTick}
+	for range maxWalkBack {
+		from := at.LastConfirmed
+		if from == "" {
+			from = at.ID
+		}
+		if err := lastUnitRemoved(ctx, h, from, &point); err != nil {
+			return point, err
+		}
+		if point.LastUnitTerm > at.Term || (point.LastUnitTerm == at.Term && point.LastUnitTick >= at.TimeTick) {
+			return point, nil
+		}
+		next, err := firstExactly(ctx, h, from)
+		if err != nil || next.ID >= at.ID {
+			break // an older term's records, or the beginning
+		}
+		at = next
+	}
+	return point, lastUnitRemoved(ctx, h, "", &point)
+}
+
+// maxWalkBack bounds the walk; behind it everything is read that will go.
+const maxWalkBack = 8
+
+// lastUnitRemoved raises the point's last unit to the highest one that has a
+// record between from and the point. All transactions among them have ended,
+// because a truncation is never above the last confirmed id; those that go on
+// behind the point are followed to their end.
+func lastUnitRemoved(ctx context.Context, h asyncHandle, from message.ID, point *catalog.Checkpoint) error {
+	if from >= point.ID {
+		return nil
+	}
+	s, err := readFrom(ctx, h, from)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	open := map[uint64]int64{} // transactions that lose a record, and their terms
+	for {
+		batch, err := s.Next(ctx)
 		if err != nil {
 			return err
 		}
-		r.start = start
+		for i := range batch {
+			m := &batch[i]
+			removed := m.ID < point.ID
+			unit := removed && m.Type != message.TypeFence && m.Type != message.TypeTimeTick && m.Type != message.TypeBarrier
+			switch {
+			case m.Type == message.TypeCommitTxn || m.Type == message.TypeRollbackTxn:
+				_, lost := open[m.TxnID]
+				delete(open, m.TxnID)
+				unit = m.Type == message.TypeCommitTxn && (removed || lost)
+			case m.TxnID != 0:
+				if removed {
+					open[m.TxnID] = m.Term
+				}
+				unit = false
+			case m.Type == message.TypeTimeTick:
+				for id, term := range open {
+					if term < m.Term {
+						delete(open, id)
+					}
+				}
+			}
+			if unit && (m.Term > point.LastUnitTerm || (m.Term == point.LastUnitTerm && m.TimeTick > point.LastUnitTick)) {
+				point.LastUnitTerm, point.LastUnitTick = m.Term, m.TimeTick
+			}
+			if m.ID >= point.ID && len(open) == 0 {
+				return nil
+			}
+		}
 	}
-	opt := r.opt
-	opt.Start = r.start
-	scanner, err := handle.Read(ctx, opt)
+}
+
+// firstExactly returns the record at the id, or the first behind it with a tick.
+func firstExactly(ctx context.Context, h asyncHandle, id message.ID) (message.Message, error) {
+	s, err := h.Read(ctx, walimpls.ReadOptions{Name: "truncate", Start: walimpls.StartFrom(id)})
 	if err != nil {
-		return err
+		return message.Message{}, err
 	}
-	r.mu.Lock()
-	closed := r.ctx.Err() != nil
-	if !closed {
-		r.scanner = scanner
-	}
-	r.mu.Unlock()
-	if closed {
-		_ = scanner.Close()
-		return r.closedError()
-	}
-	return nil
-}
-
-// resumable reports whether a reader goes on with a new scanner after err.
-func resumable(err error) bool {
-	return errors.Is(err, walimpls.ErrUnavailable) || errors.Is(err, walimpls.ErrClosed) || errors.Is(err, walimpls.ErrFenced)
-}
-
-// Next implements walimpls.Scanner. Fence records are dropped.
-func (r *reader) Next(ctx context.Context) ([]message.Message, error) {
-	merged, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(r.ctx, func() { cancel(r.closedError()) })()
+	defer s.Close()
 	for {
-		msgs, err := r.next(merged)
-		if len(msgs) > 0 {
-			return msgs, nil
+		batch, err := s.Next(ctx)
+		if err != nil {
+			return message.Message{}, err
 		}
-		if err == nil {
-			continue
-		}
-		switch {
-		case r.ctx.Err() != nil:
-			return nil, r.closedError()
-		case ctx.Err() != nil:
-			return nil, ctx.Err()
-		case !resumable(err):
-			return nil, err
-		}
-		if err := r.wal.Err(); err != nil {
-			return nil, err
-		}
-		r.drop()
-		if !r.pause.wait(merged) {
-			continue
+		for i := range batch {
+			if batch[i].TimeTick > 0 {
+				return batch[i], nil
+			}
 		}
 	}
-}
-
-// next returns what the present scanner gives, without fence records; it may
-// be nothing.
-func (r *reader) next(ctx context.Context) ([]message.Message, error) {
-	r.mu.Lock()
-	scanner := r.scanner
-	r.mu.Unlock()
-	if scanner == nil {
-		if err := r.open(ctx); err != nil {
-			return nil, err
-		}
-		r.mu.Lock()
-		scanner = r.scanner
-		r.mu.Unlock()
-		if scanner == nil {
-			return nil, r.closedError()
-		}
-	}
-	msgs, err := scanner.Next(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if len(msgs) == 0 {
-		return nil, walimpls.Errorf(walimpls.CodeInternal, r.wal.claim.channel, "read: the backend returned no record and no error")
-	}
-	r.start = startBehind(msgs[len(msgs)-1].ID)
-	r.pause.reset()
-	kept := msgs[:0]
-	for _, m := range msgs {
-		if m.Type != message.TypeFence {
-			kept = append(kept, m)
-		}
-	}
-	return kept, nil
-}
-
-func (r *reader) drop() {
-	r.mu.Lock()
-	scanner := r.scanner
-	r.scanner = nil
-	r.mu.Unlock()
-	if scanner != nil {
-		_ = scanner.Close()
-	}
-}
-
-func (r *reader) closedError() error {
-	if err := r.wal.Err(); err != nil {
-		return err
-	}
-	return walimpls.Errorf(walimpls.CodeClosed, r.wal.claim.channel, "the reader is closed")
-}
-
-// Close implements walimpls.Scanner.
-func (r *reader) Close() error {
-	r.cancel()
-	r.drop()
-	r.wal.mu.Lock()
-	delete(r.wal.readers, r)
-	r.wal.mu.Unlock()
-	return nil
 }

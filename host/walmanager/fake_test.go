@@ -114,41 +114,32 @@ func (o *fakeOpener) openCount() int {
 
 // fakeWAL is open until it is closed; end ends its term from outside.
 type fakeWAL struct {
-	opener *fakeOpener
-	name   string
-	term   int64
+	wal.WAL // what the manager never calls
+	opener  *fakeOpener
+	name    string
+	term    int64
 
 	mu     sync.Mutex // guards all below
 	closed bool
 	err    error
 	done   chan struct{}
-	stored int
 }
 
 func (w *fakeWAL) Channel() walimpls.Channel {
 	return walimpls.Channel{Name: w.name, Pair: walimpls.Pair{Term: w.term, Incarnation: 1}, Access: walimpls.AccessReadWrite}
 }
 
-func (w *fakeWAL) Append(_ context.Context, batch []message.Message) []walimpls.Outcome {
+func (w *fakeWAL) Append(_ context.Context, batch []message.Message) []wal.Result {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.err != nil {
-		return walimpls.BatchFailure(w.name, len(batch), walimpls.NotStored, w.err).Outcomes
+	results := make([]wal.Result, len(batch))
+	for i := range results {
+		results[i].State = walimpls.Stored
+		if w.err != nil {
+			results[i].Outcome = walimpls.Outcome{State: walimpls.NotStored, Err: w.err}
+		}
 	}
-	out := make([]walimpls.Outcome, len(batch))
-	for i := range out {
-		w.stored++
-		out[i] = walimpls.Outcome{State: walimpls.Stored, ID: message.Uint64ID(uint64(w.stored))}
-	}
-	return out
-}
-
-func (w *fakeWAL) AppendAsync(ctx context.Context, batch []message.Message, done func([]walimpls.Outcome)) {
-	done(w.Append(ctx, batch))
-}
-
-func (w *fakeWAL) Read(context.Context, walimpls.ReadOptions) (walimpls.Scanner, error) {
-	return nil, walimpls.Errorf(walimpls.CodeUnsupported, w.name, "no reader")
+	return results
 }
 
 func (w *fakeWAL) Truncate(context.Context, message.ID) error            { return nil }

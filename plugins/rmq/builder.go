@@ -63,7 +63,6 @@ func (Builder) Name() string { return "rmq" }
 
 // Describe says what the backend is and can do.
 func (b Builder) Describe() walimpls.Description {
-	s := b.settings()
 	return walimpls.Description{
 		Backend:  b.Name(),
 		Version:  Version,
@@ -76,7 +75,7 @@ func (b Builder) Describe() walimpls.Description {
 			ReadOnly:       true,
 			ExclusiveStore: true,
 		},
-		Limits: s.limits,
+		Limits: defaultLimits(),
 		Config: append([]walimpls.ConfigField(nil), configFields...),
 	}
 }
@@ -105,9 +104,13 @@ type settings struct {
 	onCommit func(requests int)
 }
 
+func defaultLimits() walimpls.Limits {
+	return walimpls.Limits{MaxMessageBytes: maxMessageBytes, MaxBatchRecords: maxBatchRecords, MaxBatchBytes: maxBatchBytes}
+}
+
 func (b Builder) settings() settings {
 	s := settings{
-		limits:        walimpls.Limits{MaxMessageBytes: maxMessageBytes, MaxBatchRecords: maxBatchRecords, MaxBatchBytes: maxBatchBytes},
+		limits:        defaultLimits(),
 		queueBytes:    64 << 20,
 		reclaimDelay:  time.Second,
 		retryPause:    100 * time.Millisecond,
@@ -117,9 +120,6 @@ func (b Builder) settings() settings {
 	}
 	if s.fs == nil {
 		s.fs = vfs.Default
-	}
-	if b.tune != nil {
-		b.tune(&s)
 	}
 	return s
 }
@@ -153,6 +153,9 @@ func (b Builder) Build(_ context.Context, cfg walimpls.Config, log *zap.Logger) 
 	}
 	if log == nil {
 		log = zap.NewNop()
+	}
+	if b.tune != nil {
+		b.tune(&s)
 	}
 	return newOpener(s, log), nil
 }

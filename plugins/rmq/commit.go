@@ -66,13 +66,17 @@ func (e *engine) commit(requests []*request) {
 	}
 	batch := e.db.NewBatchWithSize(size)
 	touched := make(map[*logState]span, 8)
+	died := false
 	for _, r := range requests {
 		switch r.kind {
 		case requestTruncate:
 			r.log.view.doom(r.first)
 		case requestDrop:
 			r.log.view.doom(droppedBelow)
+		default:
+			continue
 		}
+		died = true
 	}
 	err := e.fill(batch, requests, touched)
 	if err == nil && !batch.Empty() {
@@ -88,6 +92,9 @@ func (e *engine) commit(requests []*request) {
 		return
 	}
 	_ = batch.Close()
+	if died {
+		e.noteDead()
+	}
 
 	// Readers see the records before an appender hears of them, so that what
 	// is acknowledged can be read at once.

@@ -38,6 +38,11 @@ type engine struct {
 
 	full bool // the committer's: the last appends found the disk full
 
+	// died wakes reclaim, which stopReclaim ends; reclaimed is closed then.
+	died        chan struct{}
+	stopReclaim context.CancelFunc
+	reclaimed   chan struct{}
+
 	mu      sync.Mutex // guards what follows
 	state   engineState
 	cause   error // of engineFailed
@@ -69,10 +74,11 @@ func openEngine(ctx context.Context, s settings, log *zap.Logger) (*engine, erro
 	e := &engine{
 		settings: s, log: log, lock: lock,
 		released: make(chan struct{}),
-		logs:     make(map[string]*logState),
-		leaving:  make(map[*logState]struct{}),
-		nextLog:  1,
-		queue:    queue{wake: make(chan struct{}, 1)},
+		died:     make(chan struct{}, 1), reclaimed: make(chan struct{}),
+		logs:    make(map[string]*logState),
+		leaving: make(map[*logState]struct{}),
+		nextLog: 1,
+		queue:   queue{wake: make(chan struct{}, 1)},
 	}
 	e.gate = newGate(s.fs, s.retryPause, e.failed)
 	err = e.openPebble()
@@ -88,6 +94,13 @@ func openEngine(ctx context.Context, s settings, log *zap.Logger) (*engine, erro
 		return nil, storeError("", fmt.Sprintf("open the store in %q", s.dir), err)
 	}
 	log.Info("store opened", zap.String("dir", s.dir), zap.Int("logs", len(e.logs)))
+	reclaimCtx, stop := context.WithCancel(context.Background())
+	e.stopReclaim = stop
+	go func() {
+		defer close(e.reclaimed)
+		e.reclaim(reclaimCtx)
+	}()
+	e.noteDead() // what died before may not have been given back yet
 	go e.run()
 	return e, nil
 }
@@ -304,6 +317,8 @@ func (e *engine) teardown() {
 	e.readsOver = true
 	e.readMu.Unlock()
 	timer := time.AfterFunc(leaveAfter, func() { e.gate.to(gateLeaving) })
+	e.stopReclaim()
+	<-e.reclaimed
 	e.release()
 	timer.Stop()
 	e.log.Debug("store closed", zap.String("dir", e.settings.dir))

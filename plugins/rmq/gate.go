@@ -27,7 +27,10 @@ var errLeaving = errors.New("rmq: the store is closing")
 // one opened on what the disk really holds.
 //
 // Failures of table files are passed on: Pebble answers them by writing the
-// table again under another name, from data that is still in its log.
+// table again under another name, from data that is still in its log. Not so
+// while the store opens: pebble.Open would repeat a failed flush for ever, and
+// leak goroutines when another write fails. It is let through to its end, on
+// swallowed work, and the engine that it made is closed.
 type gate struct {
 	inner  vfs.FS
 	pause  time.Duration
@@ -44,8 +47,8 @@ type gate struct {
 type gateMode int
 
 const (
-	gateStarting gateMode = iota // errors go to pebble.Open, which returns them
-	gateOpen                     // errors of critical files shut the gate
+	gateStarting gateMode = iota // every failure shuts the gate
+	gateOpen                     // failures of critical files shut the gate
 	gateLeaving                  // table writes are refused, the rest is open
 	gateShut                     // every change is swallowed
 )
@@ -140,7 +143,7 @@ func (g *gate) change(kind fileKind, f func() error) error {
 	switch {
 	case mode == gateShut:
 		return nil
-	case kind == fileCritical && mode != gateStarting:
+	case kind == fileCritical, kind == fileTable && mode == gateStarting:
 		g.fail(err)
 		return nil
 	case kind == fileTable && mode == gateOpen:
@@ -159,20 +162,16 @@ func (g *gate) change(kind fileKind, f func() error) error {
 type fileKind int
 
 const (
-	fileOther    fileKind = iota // Pebble copes
+	fileCritical fileKind = iota // log, manifest, marker, options, folder: the end of the instance
 	fileTable                    // Pebble writes the table again
-	fileCritical                 // log, manifest, marker, folder: the end of the instance
+	fileHint                     // Pebble copes: removals, hints
 )
 
-func (g *gate) kindOf(name string) fileKind {
-	base := g.inner.PathBase(name)
-	switch {
-	case strings.HasSuffix(base, ".sst"), strings.HasSuffix(base, ".blob"):
+func kindOf(name string) fileKind {
+	if strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".blob") {
 		return fileTable
-	case strings.HasSuffix(base, ".log"), strings.HasPrefix(base, "MANIFEST-"), strings.HasPrefix(base, "marker."):
-		return fileCritical
 	}
-	return fileOther
+	return fileCritical
 }
 
 var _ vfs.FS = (*gate)(nil)
@@ -180,10 +179,13 @@ var _ vfs.FS = (*gate)(nil)
 // makeFile runs a call that makes a writable file; a swallowed one makes a
 // file that takes everything and holds nothing.
 func (g *gate) makeFile(name string, f func() (vfs.File, error)) (vfs.File, error) {
-	kind := g.kindOf(name)
+	kind := kindOf(name)
 	var file vfs.File
-	err := g.change(kind, func() (err error) {
-		file, err = f()
+	err := g.change(kind, func() error {
+		made, err := f()
+		if err == nil {
+			file = made
+		}
 		return err
 	})
 	if err != nil {
@@ -209,25 +211,25 @@ func (g *gate) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (
 }
 
 func (g *gate) Link(oldname, newname string) error {
-	return g.change(g.kindOf(newname), func() error { return g.inner.Link(oldname, newname) })
+	return g.change(kindOf(newname), func() error { return g.inner.Link(oldname, newname) })
 }
 
 func (g *gate) Rename(oldname, newname string) error {
-	return g.change(g.kindOf(newname), func() error { return g.inner.Rename(oldname, newname) })
+	return g.change(kindOf(newname), func() error { return g.inner.Rename(oldname, newname) })
 }
 
 // Remove is never critical: a file that could not be removed is removed by the
 // next open.
 func (g *gate) Remove(name string) error {
-	return g.change(fileOther, func() error { return g.inner.Remove(name) })
+	return g.change(fileHint, func() error { return g.inner.Remove(name) })
 }
 
 func (g *gate) RemoveAll(name string) error {
-	return g.change(fileOther, func() error { return g.inner.RemoveAll(name) })
+	return g.change(fileHint, func() error { return g.inner.RemoveAll(name) })
 }
 
 func (g *gate) MkdirAll(dir string, perm os.FileMode) error {
-	return g.change(fileOther, func() error { return g.inner.MkdirAll(dir, perm) })
+	return g.change(fileHint, func() error { return g.inner.MkdirAll(dir, perm) })
 }
 
 func (g *gate) OpenDir(name string) (vfs.File, error) {
@@ -307,7 +309,7 @@ func (f *gatedFile) SyncTo(length int64) (fullSync bool, err error) {
 
 // Preallocate is a hint; a file system that cannot do it is no failure.
 func (f *gatedFile) Preallocate(offset, length int64) error {
-	return f.gate.change(fileOther, func() error { return f.File.Preallocate(offset, length) })
+	return f.gate.change(fileHint, func() error { return f.File.Preallocate(offset, length) })
 }
 
 // nullFile stands for a file whose making was swallowed.

@@ -176,10 +176,11 @@ func (h *handle) readable(ctx context.Context, what string) (span, error) {
 	if err := ctx.Err(); err != nil {
 		return span{}, gaveUp(h.ch.Name, what, err)
 	}
-	select {
-	case <-h.done:
+	h.engine.mu.Lock()
+	closed := h.closed || h.engine.state == engineClosing
+	h.engine.mu.Unlock()
+	if closed {
 		return span{}, closedError(h.ch.Name, what)
-	default:
 	}
 	return h.log.view.snapshot()
 }

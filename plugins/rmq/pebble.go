@@ -49,7 +49,6 @@ func (e *engine) pebbleOptions() *pebble.Options {
 	}
 	// Fast compression leaves a block as it is when that gains nothing.
 	opt.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionFastest })
-	opt.Experimental.EnableDeleteOnlyCompactionExcises = func() bool { return true }
 	return opt
 }
 
@@ -127,5 +126,21 @@ func (l pebbleLogger) Errorf(format string, args ...any) {
 // Fatalf must not end the process: other logs' callers would lose what the
 // engine can still tell them. Shutting the gate is what makes it safe to return.
 func (l pebbleLogger) Fatalf(format string, args ...any) {
-	l.e.gate.fail(fmt.Errorf("pebble: "+format, args...))
+	fatal := &fatalError{text: "pebble: " + fmt.Sprintf(format, args...)}
+	for _, arg := range args {
+		if err, ok := arg.(error); ok {
+			fatal.cause = err
+		}
+	}
+	l.e.gate.fail(fatal)
 }
+
+// fatalError keeps the cause inside Pebble's text, so that a full disk is told
+// from a broken one.
+type fatalError struct {
+	text  string
+	cause error
+}
+
+func (e *fatalError) Error() string { return e.text }
+func (e *fatalError) Unwrap() error { return e.cause }

@@ -204,6 +204,9 @@ func (e *engine) mayWrite(h *handle, what string) error {
 }
 
 func (e *engine) mayWriteLocked(h *handle, what string) error {
+	if e.state == engineClosing {
+		return closedError(h.ch.Name, what)
+	}
 	if err := h.mayWriteLocked(what); err != nil {
 		return err
 	}

@@ -15,6 +15,8 @@ import (
 // group is one request's records, and later their results.
 type group struct {
 	records []*walv1.AppendRecord
+	// slab saves an allocation for each record; it grows with the group.
+	slab    []walv1.AppendRecord
 	bytes   int
 	done    chan struct{}
 	results []Result // valid when done is closed
@@ -22,8 +24,18 @@ type group struct {
 
 func newGroup() *group { return &group{done: make(chan struct{})} }
 
+func (g *group) add(rec *Record, most int) {
+	if len(g.slab) == 0 {
+		g.slab = make([]walv1.AppendRecord, max(1, min(len(g.records), most-len(g.records))))
+	}
+	p := &g.slab[0]
+	g.slab = g.slab[1:]
+	rec.fill(p)
+	g.records = append(g.records, p)
+}
+
 func (g *group) finish(results []Result) {
-	g.results, g.records = results, nil
+	g.results, g.records, g.slab = results, nil, nil
 	close(g.done)
 }
 
@@ -72,7 +84,7 @@ func (a *Appender) receive() {
 		state, err = walimpls.NotStored, ended.cause
 	case refused(err):
 		state, err = walimpls.NotStored, a.client.callError(a.ctx, err, nothingSent)
-	case errors.Is(err, io.EOF), err == nil:
+	case errors.Is(err, io.EOF):
 		err = walimpls.Errorf(walimpls.CodeUnknownOutcome, a.channel, "append: the host ended the stream without an answer")
 	case !errors.Is(err, walimpls.ErrUnknownOutcome):
 		err = a.client.unknownAppend(a.ctx, a.channel, err)

@@ -28,10 +28,11 @@ type Result struct {
 	State walimpls.State
 	// ID is the record's id in text form; set for a stored one.
 	ID string
-	// TimeTick is 0 until the host gives ticks.
+	// TimeTick and Term place a stored record in the channel's order.
 	TimeTick message.Tick
 	Term     int64
-	// Checkpoint is "" until the host gives checkpoints.
+	// Checkpoint is a token: a read from "cp:" + Checkpoint begins behind the
+	// record (for a record of a transaction: behind the unit before that).
 	Checkpoint string
 	// Err is set for a record that is not stored or unknown.
 	Err error
@@ -48,10 +49,21 @@ const maxRecordBytes = 1 << 30
 // records must not be written to until Append returns. For many records use an
 // Appender.
 func (c *Client) Append(ctx context.Context, channel string, records ...Record) ([]Result, error) {
+	return c.append(ctx, &walv1.AppendRequest{Channel: channel}, records)
+}
+
+// AppendAfter is Append with a barrier: the records wait until everything with a
+// tick at or below the barrier is settled, and their own ticks are above it.
+func (c *Client) AppendAfter(ctx context.Context, channel string, barrier message.Tick, records ...Record) ([]Result, error) {
+	return c.append(ctx, &walv1.AppendRequest{Channel: channel, BarrierTick: uint64(barrier)}, records)
+}
+
+func (c *Client) append(ctx context.Context, req *walv1.AppendRequest, records []Record) ([]Result, error) {
 	if len(records) == 0 {
 		return nil, nil
 	}
-	req := &walv1.AppendRequest{Channel: channel, Records: make([]*walv1.AppendRecord, len(records))}
+	channel := req.GetChannel()
+	req.Records = make([]*walv1.AppendRecord, len(records))
 	total := 0
 	for i := range records {
 		size, err := check(channel, &records[i])
@@ -61,7 +73,8 @@ func (c *Client) Append(ctx context.Context, channel string, records ...Record) 
 		if err != nil {
 			return same(len(records), walimpls.NotStored, err), err
 		}
-		req.Records[i] = records[i].toProto()
+		req.Records[i] = &walv1.AppendRecord{}
+		records[i].fill(req.Records[i])
 	}
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
@@ -127,8 +140,9 @@ func check(channel string, r *Record) (int, error) {
 	return size, nil
 }
 
-func (r *Record) toProto() *walv1.AppendRecord {
-	return &walv1.AppendRecord{Vchannel: r.VChannel, Properties: r.Properties, Payload: r.Payload}
+// fill sets the empty p to the record, sharing its payload and properties.
+func (r *Record) fill(p *walv1.AppendRecord) {
+	p.Vchannel, p.Properties, p.Payload = r.VChannel, r.Properties, r.Payload
 }
 
 // toResults converts a host's answer to n records.

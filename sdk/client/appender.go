@@ -21,6 +21,8 @@ type AppenderOptions struct {
 	// MaxBytes bounds what was appended and not answered: Append blocks above
 	// it. 0 is 16 MiB. A larger record is taken when it is alone.
 	MaxBytes int
+	// TxnID makes the records a part of that open transaction; see Txn.
+	TxnID uint64
 }
 
 func (o AppenderOptions) withDefaults() AppenderOptions {
@@ -61,14 +63,15 @@ type Appender struct {
 	failed error      // the first failure: no new records, the queue is dropped
 }
 
-// NewAppender opens a stream to the channel; a channel that does not exist is
-// ErrNotFound. The Appender lives until Close or until ctx ends: then what was
+// NewAppender opens a stream to the channel, within the client's timeout; a
+// channel that does not exist is ErrNotFound. The Appender lives until Close or until ctx ends: then what was
 // handed over and not answered is ErrUnknownOutcome. Always Close it.
 func (c *Client) NewAppender(ctx context.Context, channel string, opt AppenderOptions) (*Appender, error) {
 	a := &Appender{client: c, channel: channel, opt: opt.withDefaults()}
 	a.work, a.room = sync.NewCond(&a.mu), sync.NewCond(&a.mu)
 	a.ctx, a.cancel = context.WithCancel(ctx)
-	if err := a.open(); err != nil {
+	late := c.handshake(ctx, a.cancel)
+	if err := late(a.open()); err != nil {
 		a.cancel()
 		return nil, err
 	}
@@ -86,7 +89,7 @@ func (a *Appender) open() error {
 		return a.client.callError(a.ctx, err, nothingSent)
 	}
 	// A Send that fails leaves the reason to Recv.
-	_ = stream.Send(&walv1.AppendStreamRequest{Channel: a.channel})
+	_ = stream.Send(&walv1.AppendStreamRequest{Channel: a.channel, TxnId: a.opt.TxnID})
 	resp, err := stream.Recv()
 	if err != nil {
 		return a.client.callError(a.ctx, err, nothingSent)
@@ -118,7 +121,7 @@ func (a *Appender) Append(rec Record) *Future {
 		return doneFuture(Result{State: walimpls.NotStored, Err: err})
 	}
 	g := a.tail(size)
-	g.records = append(g.records, rec.toProto())
+	g.add(&rec, a.opt.RequestRecords)
 	g.bytes += size
 	a.bytes += size
 	a.work.Signal()
@@ -160,22 +163,20 @@ func (a *Appender) refusal() error {
 // send hands requests to the connection until there will be no more.
 func (a *Appender) send() {
 	defer a.running.Done()
-	var sequence uint64
-	for {
+	for sequence := uint64(1); ; sequence++ {
 		// Yielding lets callers that are about to append join this request: it
 		// makes larger requests, and costs nothing when nobody is.
 		for range 3 {
 			runtime.Gosched()
 		}
-		g := a.next()
-		if g == nil {
+		records := a.next()
+		if records == nil {
 			_ = a.stream.CloseSend()
 			return
 		}
-		sequence++
-		if err := a.stream.Send(&walv1.AppendStreamRequest{Sequence: sequence, Records: g.records}); err != nil {
-			// The stream has ended. receive learns why, and g is unknown unless the
-			// host said otherwise; nothing behind it may be handed over.
+		if err := a.stream.Send(&walv1.AppendStreamRequest{Sequence: sequence, Records: records}); err != nil {
+			// The stream has ended. receive learns why, and the request is unknown
+			// unless the host said otherwise; nothing behind it may be handed over.
 			a.mu.Lock()
 			for a.failed == nil {
 				a.work.Wait()
@@ -185,9 +186,10 @@ func (a *Appender) send() {
 	}
 }
 
-// next returns the next request to send, marked as handed over; nil when there
-// will be none any more.
-func (a *Appender) next() *group {
+// next returns the records of the next request, whose group is marked as handed
+// over; nil when there will be none any more. The group itself may be settled
+// by receive at any time from then on.
+func (a *Appender) next() []*walv1.AppendRecord {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for {
@@ -204,7 +206,7 @@ func (a *Appender) next() *group {
 			a.queue[0] = nil
 			a.queue = a.queue[1:]
 			a.sent = append(a.sent, g)
-			return g
+			return g.records
 		case len(a.queue) == 0 && a.closed:
 			return nil
 		}

@@ -165,6 +165,22 @@ func (c *Client) bounded(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeout(ctx, c.timeout)
 }
 
+// handshake cancels a stream that the host does not answer within the client's
+// timeout, unless ctx has a deadline of its own. The caller hands the result of
+// its wait to late, which ends the bound and returns ErrTimeout if it has passed.
+func (c *Client) handshake(ctx context.Context, cancel context.CancelFunc) (late func(error) error) {
+	if _, has := ctx.Deadline(); has || c.timeout <= 0 {
+		return func(err error) error { return err }
+	}
+	timer := time.AfterFunc(c.timeout, cancel)
+	return func(err error) error {
+		if timer.Stop() {
+			return err
+		}
+		return c.tooLate()
+	}
+}
+
 // bearer sends a token with each call.
 type bearer struct {
 	token  string

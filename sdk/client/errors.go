@@ -95,15 +95,19 @@ func (c *Client) callError(ctx context.Context, err error, h handed) error {
 		}
 		return walimpls.Errorf(walimpls.CodeCanceled, "", "%w", context.Canceled)
 	case codes.DeadlineExceeded:
-		e := walimpls.Errorf(walimpls.CodeTimeout, "", "no answer from %s in time: %w", c.addr, context.DeadlineExceeded)
-		e.Hint = "give it more time with --timeout"
-		return e
+		return c.tooLate()
 	case codes.Unavailable:
 		return c.unreachable(err)
 	case codes.ResourceExhausted:
 		return walimpls.Errorf(walimpls.CodeTooLarge, "", "%s", status.Convert(err).Message())
 	}
 	return wire.FromStatus(err)
+}
+
+func (c *Client) tooLate() error {
+	e := walimpls.Errorf(walimpls.CodeTimeout, "", "no answer from %s in time: %w", c.addr, context.DeadlineExceeded)
+	e.Hint = "give it more time with --timeout"
+	return e
 }
 
 // reason says in a few words why a call failed that the host did not answer.

@@ -23,8 +23,8 @@ type options struct {
 }
 
 // WithTimeout bounds each call whose context has no deadline; 0 means no bound,
-// the default is DefaultTimeout. Appenders and Readers live as long as their
-// context and are not bounded by it.
+// the default is DefaultTimeout. It bounds how Appenders and Readers begin, not
+// how long they live.
 func WithTimeout(d time.Duration) Option { return func(o *options) { o.timeout = d } }
 
 // WithTLS connects with TLS. Put the client's certificate into cfg for mTLS.

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"iter"
 	"sync"
 	"time"
+
+	"google.golang.org/grpc/connectivity"
 
 	"github.com/walrig/walrig/sdk/message"
 	walv1 "github.com/walrig/walrig/sdk/proto/wal/v1"
@@ -15,7 +18,7 @@ import (
 // ReadOptions are the parameters of NewReader. The zero value reads everything
 // there is and ends.
 type ReadOptions struct {
-	// From is all, latest, ID or after:ID; "" is all.
+	// From is all, latest, ID, after:ID or cp:TOKEN; "" is all.
 	From string
 	// Follow waits for more at the end of the log. Without it the Reader ends
 	// at what was the end when it began.
@@ -36,16 +39,22 @@ const defaultRetryFor = 30 * time.Second
 type Message struct {
 	// ID is the record's id in text form.
 	ID string
-	// Checkpoint is "" until the host gives checkpoints.
-	Checkpoint  string
+	// Checkpoint is a token: a read from "cp:" + Checkpoint begins behind the
+	// record's unit. The parts of a transaction but the last carry that of the
+	// unit before it.
+	Checkpoint string
+	// UnitEnd is false on all parts of a transaction but the last.
+	UnitEnd     bool
 	Type        message.Type
 	VChannel    string
 	Term        int64
 	Incarnation int64
-	TimeTick    message.Tick
-	TxnID       uint64
-	Properties  map[string]string
-	Payload     []byte
+	// TimeTick is the unit's: all parts of a transaction have their commit's.
+	TimeTick message.Tick
+	// TxnID is the transaction's, 0 for a record of its own.
+	TxnID      uint64
+	Properties map[string]string
+	Payload    []byte
 }
 
 // Reader reads one channel. Next is for one goroutine; Close may be called from any.
@@ -65,14 +74,15 @@ type Reader struct {
 	last  error
 
 	// Of Next's goroutine alone.
-	batch    *walv1.ReadResponse
-	position int
-	err      error
+	batch      *walv1.ReadResponse
+	position   int
+	checkpoint string
+	err        error
 }
 
 // NewReader starts a Reader and returns when the host has resolved the start,
-// so that nothing appended after that is missed. The Reader lives until Close
-// or until ctx ends. Errors: ErrNotFound for the channel, ErrInvalidArgument,
+// so that nothing appended after that is missed; the client's timeout bounds
+// that. The Reader lives until Close or until ctx ends. Errors: ErrNotFound for the channel, ErrInvalidArgument,
 // *PositionLostError, ErrUnreachable. Always Close it.
 func (c *Client) NewReader(ctx context.Context, channel string, opt ReadOptions) (*Reader, error) {
 	if opt.From == "" {
@@ -88,8 +98,9 @@ func (c *Client) NewReader(ctx context.Context, channel string, opt ReadOptions)
 	r.parent = ctx
 	r.ctx, r.cancel = context.WithCancel(ctx)
 	s := &session{reader: r, from: opt.From}
+	late := c.handshake(ctx, r.cancel)
 	first, err := s.start()
-	if err != nil {
+	if err = late(err); err != nil {
 		r.cancel()
 		return nil, err
 	}
@@ -99,7 +110,45 @@ func (c *Client) NewReader(ctx context.Context, channel string, opt ReadOptions)
 	return r, nil
 }
 
-// Next returns the next record. Without Follow it returns io.EOF behind the
+// NextUnit returns the next unit: one record, or all records of a transaction.
+// Its errors are those of Next.
+func (r *Reader) NextUnit(ctx context.Context) ([]*Message, error) {
+	first, err := r.Next(ctx)
+	if err != nil {
+		return nil, err
+	}
+	unit := []*Message{first}
+	for !unit[len(unit)-1].UnitEnd {
+		// The session hands whole units over, so this does not wait.
+		m, err := r.Next(ctx)
+		if err != nil {
+			return nil, err
+		}
+		unit = append(unit, m)
+	}
+	return unit, nil
+}
+
+// Units ranges over the units that NextUnit returns, up to the end of the read
+// or the end of ctx. An error other than io.EOF is the last pair; after the loop
+// was left the Reader goes on where it was.
+func (r *Reader) Units(ctx context.Context) iter.Seq2[[]*Message, error] {
+	return func(yield func([]*Message, error) bool) {
+		for {
+			unit, err := r.NextUnit(ctx)
+			if errors.Is(err, io.EOF) || !yield(unit, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// Checkpoint returns the token behind everything that Next has returned or the
+// filter has left out, "" before the first message. It is for Next's goroutine.
+func (r *Reader) Checkpoint() string { return r.checkpoint }
+
+// Next returns the next record. The parts of a transaction come one behind the
+// other, and never without the rest. Without Follow it returns io.EOF behind the
 // last one. When ctx ends it returns ctx's error, and nothing is lost: call it
 // again. Any other error is final: ErrClosed after Close, *PositionLostError
 // when the place was truncated away, ErrUnreachable when the connection did not
@@ -130,7 +179,11 @@ func (r *Reader) take() *Message {
 	if r.position < len(r.batch.GetRecords()) {
 		m := toMessage(r.batch.GetRecords()[r.position])
 		r.position++
+		r.checkpoint = m.Checkpoint
 		return m
+	}
+	if r.batch.GetCheckpoint() != "" {
+		r.checkpoint = r.batch.GetCheckpoint()
 	}
 	if r.batch.GetCaughtUp() {
 		select {
@@ -165,7 +218,7 @@ func (r *Reader) Close() error {
 func toMessage(p *walv1.ReadRecord) *Message {
 	rec := p.GetRecord()
 	return &Message{
-		ID: p.GetId(), Checkpoint: p.GetCheckpoint(), Type: message.Type(rec.GetType()), VChannel: rec.GetVchannel(),
+		ID: p.GetId(), Checkpoint: p.GetCheckpoint(), UnitEnd: endsUnit(p), Type: message.Type(rec.GetType()), VChannel: rec.GetVchannel(),
 		Term: rec.GetTerm(), Incarnation: rec.GetIncarnation(), TimeTick: message.Tick(rec.GetTimeTick()),
 		TxnID: rec.GetTxnId(), Properties: rec.GetProperties(), Payload: rec.GetPayload(),
 	}
@@ -179,6 +232,9 @@ type session struct {
 	// from and until are where the next stream begins and ends.
 	from, until string
 	caughtUp    bool
+	// partial are the first records of a transaction whose last has not come: a
+	// stream that breaks inside it begins again before it.
+	partial []*walv1.ReadRecord
 }
 
 // start opens a stream and returns its first message.
@@ -193,7 +249,7 @@ func (s *session) start() (*walv1.ReadResponse, error) {
 		cancel()
 		return nil, r.client.callError(r.ctx, err, readOnly)
 	}
-	s.stream, s.cancel = stream, cancel
+	s.stream, s.cancel, s.partial = stream, cancel, nil
 	resp, err := s.recv()
 	if err != nil {
 		s.stop()
@@ -217,11 +273,28 @@ func (s *session) recv() (*walv1.ReadResponse, error) {
 	if resume := resp.GetResume(); resume != "" {
 		s.from = resume
 	}
+	resp.Records = s.whole(resp.GetRecords())
 	// A stream that goes on behind the first one's end is not news.
 	resp.CaughtUp = resp.GetCaughtUp() && !s.caughtUp
 	s.caughtUp = s.caughtUp || resp.GetCaughtUp()
 	return resp, nil
 }
+
+// whole returns the records up to the end of the last unit that is complete.
+func (s *session) whole(records []*walv1.ReadRecord) []*walv1.ReadRecord {
+	if len(s.partial) > 0 {
+		records = append(s.partial, records...)
+	}
+	n := len(records)
+	for n > 0 && !endsUnit(records[n-1]) {
+		n--
+	}
+	s.partial = records[n:]
+	return records[:n:n]
+}
+
+// endsUnit: a record of its own is a unit, whatever the host says.
+func endsUnit(p *walv1.ReadRecord) bool { return p.GetUnitEnd() || p.GetRecord().GetTxnId() == 0 }
 
 func (s *session) stop() {
 	if s.cancel != nil {
@@ -274,7 +347,11 @@ func (s *session) again(err error, failing time.Time) bool {
 	if r.ctx.Err() != nil || r.opt.RetryFor < 0 || r.opt.RetryFor > 0 && time.Since(failing) > r.opt.RetryFor {
 		return false
 	}
-	for _, target := range []error{walimpls.ErrTermExpired, walimpls.ErrUnmatchedTerm, walimpls.ErrFenced} {
+	if r.client.conn.GetState() == connectivity.Shutdown {
+		return false
+	}
+	// The term that the reader was on has ended: the next one goes on.
+	for _, target := range []error{walimpls.ErrTermExpired, walimpls.ErrUnmatchedTerm, walimpls.ErrFenced, walimpls.ErrClosed} {
 		if errors.Is(err, target) {
 			return true
 		}

@@ -28,7 +28,8 @@ type Message struct {
 	// TxnID names the transaction that the record is a part of; 0 is none.
 	TxnID uint64
 	// Properties are the application's key-value pairs, nil for none. Keys
-	// that start with ReservedPrefix belong to walrig.
+	// that start with ReservedPrefix belong to walrig. Keys and values are text:
+	// what is not valid UTF-8 is refused at the process boundary.
 	Properties map[string]string
 	// Payload is the application's bytes; it may be empty and may hold any byte.
 	Payload []byte

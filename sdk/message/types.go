@@ -50,3 +50,12 @@ func (t Type) String() string {
 
 // IsSystem reports whether records of this type are made by walrig itself.
 func (t Type) IsSystem() bool { return t != TypeData }
+
+// IsTxn reports whether the type begins or ends a transaction.
+func (t Type) IsTxn() bool {
+	return t == TypeBeginTxn || t == TypeCommitTxn || t == TypeRollbackTxn
+}
+
+// IsExclusive reports whether no other append may be under way on the record's
+// vchannel (or, for the vchannel "", on the whole pchannel) while it is appended.
+func (t Type) IsExclusive() bool { return t == TypeCreateVChannel || t == TypeDropVChannel }

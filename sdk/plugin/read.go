@@ -72,7 +72,7 @@ func (h *handle) read(ctx context.Context, stream readStream, first *pluginv1.Re
 	if err != nil {
 		return err
 	}
-	defer scanner.Close() //nolint:errcheck // it cannot be told to anybody
+	defer scanner.Close()
 	// A backend whose Next does not look at its context is woken by Close.
 	defer context.AfterFunc(ctx, func() { _ = scanner.Close() })()
 

@@ -59,7 +59,7 @@ func serve(b walimpls.Builder) int {
 
 	std := ownStdio
 	if std == nil {
-		fmt.Fprintln(os.Stderr, "plugin: stdout could not be redirected") //nolint:errcheck // nothing left to tell it to
+		fmt.Fprintln(os.Stderr, "plugin: stdout could not be redirected")
 		return exitFailure
 	}
 	log := std.log

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"bufio"
+	"errors"
 	"io"
 	"os"
 	"strings"
@@ -84,7 +85,7 @@ func drainNoise(r io.Reader, lines chan<- string) {
 			default:
 			}
 		}
-		cut = err == bufio.ErrBufferFull
+		cut = errors.Is(err, bufio.ErrBufferFull)
 		if err != nil && !cut {
 			return
 		}

@@ -42,6 +42,9 @@ const (
 	CodePluginStart      Code = "plugin_start"
 	CodeUnauthenticated  Code = "unauthenticated"
 	CodePermissionDenied Code = "permission_denied"
+	CodeTxnNotFound      Code = "txn_not_found"
+	CodeTxnState         Code = "txn_state"
+	CodeTxnRolledBack    Code = "txn_rolled_back"
 )
 
 // Exit codes of the CLI.
@@ -92,6 +95,9 @@ var codeTable = []CodeInfo{
 	{CodePluginStart, true, ExitFailure, "a plugin process could not be started"},
 	{CodeUnauthenticated, false, ExitFailure, "no valid credentials were given"},
 	{CodePermissionDenied, false, ExitFailure, "the credentials do not allow this"},
+	{CodeTxnNotFound, false, ExitFailure, "no such transaction is open: it ended, expired, or belongs to another term"},
+	{CodeTxnState, false, ExitFailure, "the transaction is ending and takes neither records nor another end"},
+	{CodeTxnRolledBack, false, ExitFailure, "the commit was refused because a record of the transaction failed; it was rolled back"},
 }
 
 // Codes returns the table of codes. The slice is the caller's.

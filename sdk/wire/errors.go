@@ -61,12 +61,14 @@ func batchToProto(err error, batch *walimpls.BatchError, depth int) *typesv1.Err
 		return p
 	}
 	p.Outcomes = make([]*typesv1.Outcome, len(batch.Outcomes))
-	var lastErr error
+	var shared *walimpls.Error
 	var last *typesv1.Error
 	for i, o := range batch.Outcomes {
 		// Most failures give all records the same error: convert it once.
-		if last == nil || !same(o.Err, lastErr) {
-			lastErr, last = o.Err, errorToProto(o.Err, depth-1)
+		//nolint:errorlint // one error object is looked for, not a kind of error
+		own, _ := o.Err.(*walimpls.Error)
+		if own == nil || own != shared {
+			shared, last = own, errorToProto(o.Err, depth-1)
 		}
 		p.Outcomes[i] = &typesv1.Outcome{State: stateToProto(o.State), Id: idToProto(o.ID), Error: last}
 	}
@@ -86,14 +88,6 @@ func batchCode(batch *walimpls.BatchError) walimpls.Code {
 		}
 	}
 	return code
-}
-
-// same reports whether a and b are one error; a comparison of errors with a
-// type that has no equality would panic, so only pointers are looked at.
-func same(a, b error) bool {
-	x, ok := a.(*walimpls.Error)
-	y, ok2 := b.(*walimpls.Error)
-	return ok && ok2 && x == y
 }
 
 // outerText returns e's message with the text that err has wrapped around e, so

@@ -116,6 +116,7 @@ func TestBatchErrorCrossesWithEveryOutcome(t *testing.T) {
 		if !errors.As(err, &got) || !reflect.DeepEqual(got, want) {
 			t.Fatalf("came over as %#v", err)
 		}
+		//nolint:errorlint // one object is meant
 		if got.Outcomes[1].Err != got.Outcomes[2].Err {
 			t.Error("neighbours do not share their error any more")
 		}
@@ -197,6 +198,7 @@ func TestGRPCErrorsWithoutDetailGetACode(t *testing.T) {
 		}
 	}
 	for _, err := range []error{io.EOF, error(walimpls.Errorf(walimpls.CodeClosed, "", "x"))} {
+		//nolint:errorlint // one object is meant
 		if FromStatus(err) != err {
 			t.Errorf("%v is no status and was changed", err)
 		}
@@ -233,7 +235,7 @@ func TestOutcomesThatSayTooLittlePromiseNothing(t *testing.T) {
 }
 
 func TestOutcomesDoNotNestForEver(t *testing.T) {
-	err := error(walimpls.ErrNoSpace)
+	err := walimpls.ErrNoSpace
 	for range 50 {
 		err = walimpls.BatchFailure("orders", 1, walimpls.NotStored, err)
 	}

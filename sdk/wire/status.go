@@ -39,6 +39,9 @@ var statusCodes = map[walimpls.Code]codes.Code{
 	walimpls.CodePluginStart:      codes.Unavailable,
 	walimpls.CodeUnauthenticated:  codes.Unauthenticated,
 	walimpls.CodePermissionDenied: codes.PermissionDenied,
+	walimpls.CodeTxnNotFound:      codes.NotFound,
+	walimpls.CodeTxnState:         codes.FailedPrecondition,
+	walimpls.CodeTxnRolledBack:    codes.Aborted,
 }
 
 // StatusError returns err as a gRPC status with the typed error as its detail;

@@ -153,7 +153,7 @@ Start a host with "walrig serve", then:
 	f.DurationVar(&a.timeout, "timeout", 0, "give up after this long (default: what suits the command)")
 	f.StringVarP(&a.output, "output", "o", outputText, "output format: text or json (read: raw too)")
 	root.AddCommand(
-		a.serveCmd(), a.channelCmd(), a.appendCmd(), a.readCmd(), a.statusCmd(), a.pluginCmd(),
+		a.serveCmd(), a.channelCmd(), a.appendCmd(), a.readCmd(), a.txnCmd(), a.statusCmd(), a.pluginCmd(),
 		a.configCmd(), a.versionCmd(), a.completionCmd(),
 	)
 	return root

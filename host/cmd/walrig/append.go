@@ -2,11 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,10 +13,6 @@ import (
 )
 
 const (
-	// A batch of input goes on when it has this much, or when reading more
-	// would have to wait.
-	batchRecords = 256
-	batchBytes   = 256 << 10
 	// pendingRecords bounds the records without an outcome; the Appender bounds
 	// their bytes.
 	pendingRecords = 16 << 10
@@ -29,9 +22,9 @@ const (
 )
 
 type appendOptions struct {
-	channel, file, vchannel string
-	properties              []string
-	create, nul, whole      bool
+	channel, file, vchannel, txn string
+	properties                   []string
+	create, nul, whole           bool
 }
 
 func (a *app) appendCmd() *cobra.Command {
@@ -49,8 +42,8 @@ append stops reading, waits for what is under way, and says what became of it an
 code is 3 if the outcome of any record is unknown, else that of the error. Nothing is ever sent twice.
 
 With -o json every record gets a line, in input order and as soon as its outcome is known:
-  {"line":1,"outcome":"stored","id":"42","time_tick":null,"term":3,"checkpoint":null,"error":null}
-The outcome is stored, not_stored or unknown.`,
+  {"line":1,"outcome":"stored","id":"42","time_tick":"…","term":3,"checkpoint":"…","error":null}
+The outcome is stored, not_stored or unknown; a checkpoint is where "read --from cp:TOKEN" goes on behind the record.`,
 		Example: `  walrig append orders --create -f orders.txt
   printf 'one\ntwo\n' | walrig append orders -p source=billing
   walrig append blobs --whole -f picture.png
@@ -70,6 +63,7 @@ The outcome is stored, not_stored or unknown.`,
 	f.StringVar(&opt.vchannel, "vchannel", "", "virtual channel of the records (default: to every one)")
 	f.StringArrayVarP(&opt.properties, "property", "p", nil, "key=value that each record gets; may be repeated")
 	f.BoolVar(&opt.create, "create", false, "create the channel if it does not exist")
+	f.StringVar(&opt.txn, "txn", "", "make the records a part of this open transaction (see \"walrig txn\")")
 	f.BoolVarP(&opt.nul, "null", "0", false, "split the input at NUL bytes instead of line ends")
 	f.BoolVar(&opt.whole, "whole", false, "make one record of the entire input")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress bar")
@@ -80,6 +74,12 @@ func (a *app) runAppend(ctx context.Context, opt appendOptions) error {
 	properties, err := parseProperties(opt.properties)
 	if err != nil {
 		return err
+	}
+	var txn uint64
+	if opt.txn != "" {
+		if txn, err = parseTxn(opt.txn); err != nil {
+			return err
+		}
 	}
 	input, size, err := a.openInput(opt.file)
 	if err != nil {
@@ -97,7 +97,7 @@ func (a *app) runAppend(ctx context.Context, opt appendOptions) error {
 	}
 	defer c.Close()
 	if opt.create {
-		if _, _, err := c.CreateChannel(ctx, opt.channel, client.CreateOptions{IfNotExists: true}); err != nil {
+		if err := createIfMissing(ctx, c, opt.channel); err != nil {
 			return err
 		}
 	}
@@ -113,8 +113,11 @@ func (a *app) runAppend(ctx context.Context, opt appendOptions) error {
 		cut()
 	})
 	defer stopCut()
-	appender, err := c.NewAppender(streamCtx, opt.channel, client.AppenderOptions{})
+	appender, err := c.NewAppender(streamCtx, opt.channel, client.AppenderOptions{TxnID: txn})
 	if err != nil {
+		if ended := endedBy(ctx, opt.channel); ended != nil {
+			return ended
+		}
 		return err
 	}
 	delim := byte('\n')
@@ -133,107 +136,18 @@ func (a *app) runAppend(ctx context.Context, opt appendOptions) error {
 	go run.collect()
 	inputErr := run.feed(ctx, readInput(split, run.done))
 	close(run.pending)
-	_ = appender.Close(streamCtx)
+	streamErr := appender.Close(streamCtx)
 	<-run.done
+	run.tally.streamErr = streamErr
 	run.progress.stop()
 	return a.reportAppend(ctx, opt, run, inputErr)
 }
 
-// openInput opens the file; size is 0 if it is not known.
-func (a *app) openInput(name string) (input io.ReadCloser, size int64, err error) {
-	if name == "-" {
-		input = io.NopCloser(a.stdin)
-		if f, ok := a.stdin.(*os.File); ok {
-			size = regularSize(f)
-		}
-		return input, size, nil
-	}
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, 0, inputError(err)
-	}
-	if st, err := f.Stat(); err == nil && st.IsDir() {
-		f.Close()
-		return nil, 0, inputError(fmt.Errorf("%s is a folder", name))
-	}
-	return f, regularSize(f), nil
-}
-
-func regularSize(f *os.File) int64 {
-	if st, err := f.Stat(); err == nil && st.Mode().IsRegular() {
-		return st.Size()
-	}
-	return 0
-}
-
-func inputError(err error) error {
-	e := walimpls.Errorf(walimpls.CodeInvalidArgument, "", "cannot read the input: %w", err)
-	e.Hint = "name a readable file with -f, or - for stdin"
-	return e
-}
-
-// maxRecord asks for the backend's limit of the channel.
-func maxRecord(ctx context.Context, c *client.Client, channel string) int64 {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+func createIfMissing(ctx context.Context, c *client.Client, channel string) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	st, err := c.DescribeChannel(ctx, channel)
-	if err != nil {
-		return fallbackLimit
-	}
-	resp, err := c.DescribePlugin(ctx, st.GetPlugin())
-	if err != nil {
-		return fallbackLimit
-	}
-	var desc description
-	if err := json.Unmarshal([]byte(resp.GetDescriptionJson()), &desc); err != nil || desc.Limits.MaxMessageBytes <= 0 {
-		return fallbackLimit
-	}
-	return desc.Limits.MaxMessageBytes
-}
-
-// inputBatch is records that were read, and how the input ended behind them.
-type inputBatch struct {
-	first   int64
-	records [][]byte
-	err     error
-}
-
-// readInput reads in a goroutine of its own, because a read from a pipe cannot
-// be interrupted. It ends with the input, or when quit is closed and the read
-// that it is in returns; the process does not wait for it.
-func readInput(split *splitter, quit <-chan struct{}) <-chan inputBatch {
-	batches := make(chan inputBatch, 4)
-	go func() {
-		for {
-			b := nextBatch(split)
-			select {
-			case batches <- b:
-			case <-quit:
-				return
-			}
-			if b.err != nil {
-				return
-			}
-		}
-	}()
-	return batches
-}
-
-func nextBatch(split *splitter) inputBatch {
-	b := inputBatch{first: split.line + 1}
-	bytes := 0
-	for {
-		rec, err := split.next()
-		if err != nil {
-			b.err = err
-			return b
-		}
-		b.records = append(b.records, rec)
-		bytes += len(rec)
-		if len(b.records) >= batchRecords || bytes >= batchBytes || split.waits() {
-			return b
-		}
-	}
+	_, _, err := c.CreateChannel(ctx, channel, client.CreateOptions{IfNotExists: true})
+	return err
 }
 
 // appendRun is an append under way: feed hands records over, collect takes

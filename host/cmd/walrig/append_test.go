@@ -58,7 +58,7 @@ func lines(n int) string {
 func TestAppendSumsUpInOneLine(t *testing.T) {
 	h := &fakeHost{}
 	addr := startFakeHost(t, h)
-	r := runApp(t, t.Context(), addr, strings.NewReader("a\n\nb"), "append", "orders")
+	r := runApp(t.Context(), addr, strings.NewReader("a\n\nb"), "append", "orders")
 	want := regexp.MustCompile(`^appended 3 records \(2 B\) to orders in \S+, ids 1 to 3\n$`)
 	if r.exit != 0 || r.stderr != "" || !want.MatchString(r.stdout) {
 		t.Fatalf("%+v", r)
@@ -66,18 +66,18 @@ func TestAppendSumsUpInOneLine(t *testing.T) {
 	if got := fmt.Sprintf("%q", h.stored()); got != `["a" "" "b"]` {
 		t.Errorf("stored %s", got)
 	}
-	if r := runApp(t, t.Context(), addr, strings.NewReader(""), "append", "orders"); r.exit != 0 || !strings.HasPrefix(r.stdout, "appended 0 records") {
+	if r := runApp(t.Context(), addr, strings.NewReader(""), "append", "orders"); r.exit != 0 || !strings.HasPrefix(r.stdout, "appended 0 records") {
 		t.Errorf("nothing to append: %+v", r)
 	}
 }
 
 func TestAppendJSONHasALineForEachRecord(t *testing.T) {
 	addr := startFakeHost(t, &fakeHost{})
-	r := runApp(t, t.Context(), addr, strings.NewReader("a\n"), "append", "orders", "-o", "json")
+	r := runApp(t.Context(), addr, strings.NewReader("a\n"), "append", "orders", "-o", "json")
 	if want := `{"line":1,"outcome":"stored","id":"1","time_tick":null,"term":3,"checkpoint":null,"error":null}` + "\n"; r.stdout != want || r.exit != 0 || r.stderr != "" {
 		t.Fatalf("%+v", r)
 	}
-	r = runApp(t, t.Context(), addr, strings.NewReader(lines(5000)), "append", "orders", "-o", "json")
+	r = runApp(t.Context(), addr, strings.NewReader(lines(5000)), "append", "orders", "-o", "json")
 	for _, o := range outcomes(t, r.stdout) {
 		if o.Outcome != "stored" || o.ID == nil {
 			t.Fatalf("%+v", o)
@@ -111,7 +111,7 @@ func TestAppendStopsAtTheFirstFailureAndSaysWhereToGoOn(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			addr := startFakeHost(t, &fakeHost{outcome: c.outcome})
-			r := runApp(t, t.Context(), addr, strings.NewReader(lines(5)), "append", "orders", "-o", "json")
+			r := runApp(t.Context(), addr, strings.NewReader(lines(5)), "append", "orders", "-o", "json")
 			e := failure(t, r.stderr)
 			if r.exit != c.exit || e.ResumeLine != c.resume || e.Hint == nil || !strings.HasPrefix(*e.Hint, c.hint) {
 				t.Errorf("exit %d, error %+v, hint %q", r.exit, e, shown(e.Hint))
@@ -128,7 +128,7 @@ func TestAppendStopsAtTheFirstFailureAndSaysWhereToGoOn(t *testing.T) {
 func TestAppendOverALostConnectionIsUnknown(t *testing.T) {
 	h := &fakeHost{cutAt: 3}
 	addr := startFakeHost(t, h)
-	r := runApp(t, t.Context(), addr, strings.NewReader(lines(5)), "append", "orders", "-o", "json")
+	r := runApp(t.Context(), addr, strings.NewReader(lines(5)), "append", "orders", "-o", "json")
 	e := failure(t, r.stderr)
 	if r.exit != walimpls.ExitUnknown || e.Code != walimpls.CodeUnknownOutcome {
 		t.Fatalf("%+v", r)
@@ -140,6 +140,30 @@ func TestAppendOverALostConnectionIsUnknown(t *testing.T) {
 	}
 }
 
+// Nothing was under way, so nothing is unknown: the code must not say so.
+func TestConnectionLostWithNothingUnderWayIsUnreachable(t *testing.T) {
+	h := &fakeHost{leaveAfter: 2}
+	addr := startFakeHost(t, h)
+	stdin, feed := io.Pipe()
+	defer feed.Close()
+	go func() {
+		_, _ = io.WriteString(feed, "a\nb\n")
+		waitFor(t, func() bool { return len(h.stored()) == 2 })
+		for { // until the client has noticed
+			if _, err := io.WriteString(feed, "c\n"); err != nil {
+				return
+			}
+		}
+	}()
+	r := runApp(t.Context(), addr, stdin, "append", "orders", "-o", "json")
+	stdin.Close()
+	e := failure(t, r.stderr)
+	unknown := strings.Contains(r.stdout, `"outcome":"unknown"`)
+	if want := map[bool]int{true: walimpls.ExitUnknown, false: walimpls.ExitUnreachable}[unknown]; r.exit != want || (e.Code == walimpls.CodeUnknownOutcome) != unknown || e.Code == walimpls.CodeClosed {
+		t.Errorf("%+v", r)
+	}
+}
+
 // A terminal or a pipe gives no more input for now: the failure must be told all the same.
 func TestAppendFailsWhileItsInputIsSilent(t *testing.T) {
 	addr := startFakeHost(t, &fakeHost{outcome: func(int) *walv1.AppendResult {
@@ -148,7 +172,7 @@ func TestAppendFailsWhileItsInputIsSilent(t *testing.T) {
 	stdin, feed := io.Pipe()
 	defer feed.Close()
 	go func() { _, _ = io.WriteString(feed, "a\n") }()
-	r := runApp(t, t.Context(), addr, stdin, "append", "orders")
+	r := runApp(t.Context(), addr, stdin, "append", "orders")
 	if r.exit != 1 || !strings.Contains(r.stderr, "error: line 1: pchannel \"orders\": full (no_space)\nhint: 0 records stored") {
 		t.Fatalf("%+v", r)
 	}
@@ -183,7 +207,7 @@ func TestLineAboveTheBackendsLimitIsRefusedAndTheOnesBeforeAreStored(t *testing.
 	h := &fakeHost{limit: 1 << 20}
 	addr := startFakeHost(t, h)
 	input := io.MultiReader(strings.NewReader("one\ntwo\n"), &zeros{})
-	r := runApp(t, t.Context(), addr, input, "append", "orders", "-o", "json")
+	r := runApp(t.Context(), addr, input, "append", "orders", "-o", "json")
 	e := failure(t, r.stderr)
 	if r.exit != 1 || e.Code != walimpls.CodeTooLarge || e.Message != `line 3: the record is larger than 1.0 MiB, the most that the backend takes` || e.ResumeLine != 3 {
 		t.Errorf("exit %d, %+v", r.exit, e)
@@ -208,7 +232,7 @@ func TestInterruptedAppendReportsWhatIsUnderWay(t *testing.T) {
 				cancel(errInterrupted)
 			}()
 			start := time.Now()
-			r := runApp(t, ctx, addr, stdin, "append", "orders")
+			r := runApp(ctx, addr, stdin, "append", "orders")
 			if r.exit != walimpls.ExitInterrupted || !strings.Contains(r.stderr, "error: interrupted") || !strings.Contains(r.stderr, "resume with") {
 				t.Errorf("%+v", r)
 			}
@@ -224,14 +248,14 @@ func TestAppendTimeout(t *testing.T) {
 	stdin, feed := io.Pipe()
 	defer feed.Close()
 	go func() { _, _ = io.WriteString(feed, "a\n") }()
-	r := runApp(t, t.Context(), addr, stdin, "append", "orders", "--timeout", "300ms")
+	r := runApp(t.Context(), addr, stdin, "append", "orders", "--timeout", "300ms")
 	if r.exit != walimpls.ExitUnreachable || !strings.Contains(r.stderr, "(timeout)") {
 		t.Errorf("with nothing under way: %+v", r)
 	}
 	stdin, feed2 := io.Pipe()
 	defer feed2.Close()
 	go func() { _, _ = io.WriteString(feed2, "a\nb\n") }()
-	r = runApp(t, t.Context(), addr, stdin, "append", "orders", "--timeout", "300ms")
+	r = runApp(t.Context(), addr, stdin, "append", "orders", "--timeout", "300ms")
 	if r.exit != walimpls.ExitUnknown {
 		t.Errorf("with a record under way: %+v", r)
 	}
@@ -284,7 +308,7 @@ func TestAppendRefusesBadInput(t *testing.T) {
 		"no host":         {[]string{"append", "orders", "--addr", "127.0.0.1:1"}, 4, "127.0.0.1:1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := runApp(t, t.Context(), addr, strings.NewReader("a\n"), c.args...)
+			r := runApp(t.Context(), addr, strings.NewReader("a\n"), c.args...)
 			if r.exit != c.exit || !strings.Contains(r.stderr, c.want) || r.stdout != "" || !strings.HasPrefix(r.stderr, "error: ") {
 				t.Errorf("%+v", r)
 			}
@@ -300,7 +324,7 @@ func TestAppendReadsFilesWholeAndNULSeparated(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, flag := range []string{"--whole", "-0", "-q"} {
-		if r := runApp(t, t.Context(), addr, nil, "append", "orders", "-f", file, flag); r.exit != 0 {
+		if r := runApp(t.Context(), addr, nil, "append", "orders", "-f", file, flag); r.exit != 0 {
 			t.Fatalf("%s: %+v", flag, r)
 		}
 	}

@@ -68,17 +68,42 @@ func appendFailure(ctx context.Context, opt appendOptions, t *tally, inputErr er
 	case interrupted(ctx):
 		return errInterrupted
 	case t.firstErr != nil && opt.whole:
-		return t.firstErr
+		return reason(opt, t)
 	case t.firstErr != nil:
-		return fmt.Errorf("line %d: %w", t.firstLine, t.firstErr)
+		return fmt.Errorf("line %d: %w", t.firstLine, reason(opt, t))
 	case inputErr != nil:
 		return inputErr
+	}
+	return endedBy(ctx, opt.channel)
+}
+
+// endedBy returns the error of an append whose context has ended, nil if it has not.
+func endedBy(ctx context.Context, channel string) error {
+	switch {
+	case interrupted(ctx):
+		return errInterrupted
 	case ctx.Err() != nil:
-		e := walimpls.Errorf(walimpls.CodeTimeout, opt.channel, "append: the time was over before the input was")
+		e := walimpls.Errorf(walimpls.CodeTimeout, channel, "append: the time was over before the input was")
 		e.Hint = "give it more time with --timeout"
 		return e
 	}
 	return nil
+}
+
+// reason is why the first record that failed did. One that was only refused
+// because the stream had ended before takes the stream's reason; and a stream
+// that was lost with nothing under way leaves nothing unknown.
+func reason(opt appendOptions, t *tally) error {
+	err := t.firstErr
+	if errors.Is(err, walimpls.ErrClosed) && t.streamErr != nil {
+		err = t.streamErr
+	}
+	if len(t.unknown) == 0 && errors.Is(err, walimpls.ErrUnknownOutcome) {
+		e := walimpls.Errorf(walimpls.CodeUnreachable, opt.channel, "append: the connection to the host was lost with nothing under way")
+		e.Hint = "append the rest when the host is back"
+		return e
+	}
+	return err
 }
 
 func appendSummary(channel string, t *tally, elapsed time.Duration) string {
@@ -110,8 +135,8 @@ func appendHint(opt appendOptions, t *tally, err error) string {
 		return walimpls.AsError(err).Hint
 	}
 	var parts []string
-	if cause := walimpls.AsError(t.firstErr); t.firstErr != nil && cause.Hint != "" {
-		parts = append(parts, cause.Hint)
+	if hint := walimpls.AsError(err).Hint; hint != "" {
+		parts = append(parts, hint)
 	}
 	parts = append(parts, countText(t.stored, "record")+" stored"+idsText(t, " (", ")"))
 	if lost := t.notStored.below(t.resume()); len(lost) > 0 {

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -32,6 +33,8 @@ type fakeHost struct {
 	outcome func(n int) *walv1.AppendResult
 	// cutAt ends the stream without an answer when this record comes; 0 never.
 	cutAt int
+	// leaveAfter ends the stream when this many records are answered; 0 never.
+	leaveAfter int
 	// hangAt stops answering at this record; 0 never.
 	hangAt int
 	limit  int64
@@ -96,7 +99,7 @@ func (h *fakeHost) AppendStream(stream walv1.WALService_AppendStreamServer) erro
 	n := 0
 	for {
 		req, err := stream.Recv()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
@@ -105,10 +108,10 @@ func (h *fakeHost) AppendStream(stream walv1.WALService_AppendStreamServer) erro
 		resp := &walv1.AppendStreamResponse{Sequence: req.GetSequence()}
 		for _, rec := range req.GetRecords() {
 			n++
-			switch {
-			case n == h.cutAt:
+			switch n {
+			case h.cutAt:
 				return io.ErrUnexpectedEOF
-			case n == h.hangAt:
+			case h.hangAt:
 				<-stream.Context().Done()
 				return stream.Context().Err()
 			}
@@ -123,6 +126,9 @@ func (h *fakeHost) AppendStream(stream walv1.WALService_AppendStreamServer) erro
 		}
 		if err := stream.Send(resp); err != nil {
 			return err
+		}
+		if n == h.leaveAfter {
+			return io.ErrUnexpectedEOF
 		}
 	}
 }
@@ -188,8 +194,7 @@ type result struct {
 }
 
 // runApp runs a command line in this process against a host at addr.
-func runApp(t *testing.T, ctx context.Context, addr string, stdin io.Reader, args ...string) result {
-	t.Helper()
+func runApp(ctx context.Context, addr string, stdin io.Reader, args ...string) result {
 	var stdout, stderr bytes.Buffer
 	return runWith(ctx, addr, stdin, &stdout, &stderr, args...)
 }

@@ -26,9 +26,11 @@ func (a *app) readCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "read CHANNEL",
 		Short: "Read records",
-		Long: `Read records, in the order of the log.
+		Long: `Read records, in the order of their time ticks, each once. The records of a transaction come together, where it was
+committed; they have its txn_id and the time tick of the commit.
 
-Without --follow reading stops at the end of the log as it was at the start. With --follow it waits for more.
+Without --follow reading stops at the end of the log as it was at the start. With --follow it waits for more, and when
+the host goes away it waits for the host to come back and goes on behind the last record.
 --timeout bounds the whole read: one that was asked for -n records, or for all there are, and did not get them exits
 with 4; one that only follows ends with 0.
 
@@ -37,9 +39,11 @@ Output formats:
         like, so that nothing can disturb a terminal
   raw   the payload as it is, and the delimiter: what "append" has split comes out again byte for byte
   json  one object a line: channel, id, time_tick, time, term, type, vchannel, txn_id, properties, payload (base64),
-        text (only if the payload is valid UTF-8), checkpoint; what nothing fills yet is null`,
+        text (only if the payload is valid UTF-8), checkpoint (the parts of a transaction but the last have that of what
+        comes before it, so that it is read whole or not at all)`,
 		Example: `  walrig read orders
   walrig read orders --from after:42 -o json
+  walrig read orders --from cp:ASA3YTFk…
   walrig read orders --from latest --follow -n 1 --timeout 30s
   walrig read paths -o raw --delimiter '\0' | xargs -0 ls -l`,
 		Args:              needs("CHANNEL"),
@@ -56,7 +60,7 @@ Output formats:
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&opt.from, "from", "all", "where to start: all, latest, ID, or after:ID")
+	f.StringVar(&opt.from, "from", "all", "where to start: all, latest, ID, after:ID, or cp:TOKEN (a checkpoint)")
 	f.BoolVarP(&opt.follow, "follow", "F", false, "wait for more at the end of the log")
 	f.Int64VarP(&opt.count, "number", "n", -1, "stop after this many records (default: no limit)")
 	f.StringVar(&opt.vchannel, "vchannel", "", "only records of this virtual channel, and those for all")

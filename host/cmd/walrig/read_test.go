@@ -38,7 +38,7 @@ func TestReadFormats(t *testing.T) {
 		{[]string{"--follow", "-n", "3"}, "one\n\nb\\x00\\xff\n"},
 		{[]string{"-o", "json", "-n", "1"}, `{"channel":"orders","id":"1","time_tick":null,"time":null,"term":3,"type":"data","vchannel":"","txn_id":null,"properties":{},"payload":"b25l","text":"one","checkpoint":null}` + "\n"},
 	} {
-		r := runApp(t, t.Context(), addr, nil, append([]string{"read", "orders"}, c.args...)...)
+		r := runApp(t.Context(), addr, nil, append([]string{"read", "orders"}, c.args...)...)
 		if r.exit != 0 || r.stderr != "" || r.stdout != c.want {
 			t.Errorf("%v: %+v, want %q", c.args, r, c.want)
 		}
@@ -47,11 +47,11 @@ func TestReadFormats(t *testing.T) {
 
 func TestReadThatFallsShortOfItsCountTimesOut(t *testing.T) {
 	_, addr := filled(t, "one")
-	r := runApp(t, t.Context(), addr, nil, "read", "orders", "--follow", "-n", "2", "--timeout", "200ms")
+	r := runApp(t.Context(), addr, nil, "read", "orders", "--follow", "-n", "2", "--timeout", "200ms")
 	if r.exit != walimpls.ExitUnreachable || r.stdout != "one\n" || !strings.Contains(r.stderr, "got 1 of 2 records") {
 		t.Errorf("%+v", r)
 	}
-	r = runApp(t, t.Context(), addr, nil, "read", "orders", "--follow", "--timeout", "200ms")
+	r = runApp(t.Context(), addr, nil, "read", "orders", "--follow", "--timeout", "200ms")
 	if r.exit != 0 || r.stdout != "one\n" || r.stderr != "" {
 		t.Errorf("without a count: %+v", r)
 	}
@@ -59,7 +59,7 @@ func TestReadThatFallsShortOfItsCountTimesOut(t *testing.T) {
 
 func TestLostPositionNamesTheEarliest(t *testing.T) {
 	_, addr := filled(t, "one")
-	r := runApp(t, t.Context(), addr, nil, "read", "orders", "--from", "after:1", "-o", "json")
+	r := runApp(t.Context(), addr, nil, "read", "orders", "--from", "after:1", "-o", "json")
 	e := failure(t, r.stderr)
 	if r.exit != 1 || e.Code != walimpls.CodePositionLost || shown(e.Earliest) != "17" || shown(e.Latest) != "20" || shown(e.Channel) != "orders" {
 		t.Errorf("%+v", r)
@@ -116,15 +116,15 @@ func TestReadRefusesBadInput(t *testing.T) {
 		{"read"}, {"read", "orders", "-n", "-1"}, {"read", "orders", "--delimiter", "x"}, {"read", "orders", "-o", "xml"},
 		{"read", "orders", "-o", "raw", "--delimiter", `\q`}, {"read", "orders", "--timeout", "-1s"}, {"read", "orders", "--folow"}, {"raed"}, {"channel"}, {"channel", "creat"},
 	} {
-		if r := runApp(t, t.Context(), addr, nil, args...); r.exit != walimpls.ExitUsage || !strings.HasPrefix(r.stderr, "error: ") || !strings.Contains(r.stderr, "\nhint: ") && len(args) > 3 && args[2] != "-n" && args[2] != "--timeout" {
+		if r := runApp(t.Context(), addr, nil, args...); r.exit != walimpls.ExitUsage || !strings.HasPrefix(r.stderr, "error: ") || !strings.Contains(r.stderr, "\nhint: ") && len(args) > 3 && args[2] != "-n" && args[2] != "--timeout" {
 			t.Errorf("%v: %+v", args, r)
 		}
 	}
-	r := runApp(t, t.Context(), addr, nil, "raed")
+	r := runApp(t.Context(), addr, nil, "raed")
 	if want := "error: unknown command \"raed\" (did you mean \"read\"?) (invalid_argument)\nhint: see `walrig --help`\n"; r.stderr != want {
 		t.Errorf("%q", r.stderr)
 	}
-	r = runApp(t, t.Context(), addr, nil, "read", "--folow", "-ojson")
+	r = runApp(t.Context(), addr, nil, "read", "--folow", "-ojson")
 	if e := failure(t, r.stderr); e.Code != walimpls.CodeInvalidArgument || e.Message != `unknown flag: --folow (did you mean "follow"?)` {
 		t.Errorf("%+v", e)
 	}

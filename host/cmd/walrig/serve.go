@@ -22,7 +22,7 @@ const (
 	shutdownBudget = 10 * time.Second
 	drainTimeout   = 2 * time.Second
 	serverStop     = 4 * time.Second
-	stackStop      = 9 * time.Second
+	stackStop      = 8 * time.Second
 	// listenPatience: a predecessor that was killed lets go of the data folder a
 	// moment before its port.
 	listenPatience = time.Second
@@ -82,11 +82,11 @@ func (a *app) serve(ctx context.Context, cfg *config.Config, readyFile string) e
 			return err
 		}
 	}
-	listener, err := listen(ctx, cfg.Listen)
+	listener, err := listen(ctx, cfg.Listen, "--listen")
 	if err != nil {
 		return err
 	}
-	s, err := build(cfg, log)
+	s, err := buildAndMeasure(ctx, cfg, log)
 	if err != nil {
 		listener.Close()
 		return err
@@ -99,8 +99,32 @@ func (a *app) serve(ctx context.Context, cfg *config.Config, readyFile string) e
 	return h.run(ctx)
 }
 
-// listen opens the port, and says what is wrong with one that it cannot have.
-func listen(ctx context.Context, addr string) (net.Listener, error) {
+// buildAndMeasure makes the host and, if they are on, serves its metrics.
+func buildAndMeasure(ctx context.Context, cfg *config.Config, log *zap.Logger) (*stack, error) {
+	if cfg.MetricsListen == "" {
+		return build(cfg, log)
+	}
+	listener, err := listen(ctx, cfg.MetricsListen, "--metrics-listen")
+	if err != nil {
+		return nil, err
+	}
+	s, err := build(cfg, log)
+	if err != nil {
+		listener.Close()
+		return nil, err
+	}
+	if err := s.metrics.Start(listener, cfg.Insecure); err != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), walimpls.GracePeriod)
+		defer cancel()
+		s.close(ctx, log)
+		return nil, err
+	}
+	return s, nil
+}
+
+// listen opens the port, and says what is wrong with one that it cannot have,
+// and which flag chooses another.
+func listen(ctx context.Context, addr, flag string) (net.Listener, error) {
 	start := time.Now()
 	for {
 		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
@@ -117,10 +141,10 @@ func listen(ctx context.Context, addr string) (net.Listener, error) {
 		}
 		e := walimpls.Errorf(walimpls.CodeUnavailable, "", "cannot listen on %s: %w", addr, err)
 		e.Retryable = false
-		e.Hint = "choose another address with --listen; port 0 takes a free port"
+		e.Hint = "choose another address with " + flag + "; port 0 takes a free port"
 		if errors.Is(err, syscall.EADDRINUSE) {
 			e.Message = "cannot listen on " + addr + ": another process uses this port"
-			e.Hint = "stop that process, or choose another port with --listen; port 0 takes a free one"
+			e.Hint = "stop that process, or choose another port with " + flag + "; port 0 takes a free one"
 		}
 		return nil, e
 	}

@@ -55,6 +55,8 @@ type channelJSON struct {
 	Backend         *string       `json:"backend"`
 	StoreID         *string       `json:"store_id"`
 	Incarnation     *int64        `json:"incarnation"`
+	OpenTxns        *string       `json:"open_txns"`
+	UnresolvedBytes *string       `json:"unresolved_bytes"`
 }
 
 type wabJSON struct {
@@ -66,6 +68,8 @@ type scannerJSON struct {
 	Name  string  `json:"name"`
 	Mode  *string `json:"mode"`
 	LagMS *int64  `json:"lag_ms"`
+	// BufferedBytes is what the scanner holds until a time tick or a commit.
+	BufferedBytes *string `json:"buffered_bytes"`
 }
 
 func toStatusJSON(st *walv1.StatusResponse) statusJSON {
@@ -98,14 +102,27 @@ func toChannelJSON(c *walv1.ChannelStatus) channelJSON {
 		EarliestID: optional(c.GetEarliestId()), LatestID: optional(c.GetLatestId()),
 		Backend: optional(c.GetBackend()), StoreID: optional(c.GetStoreId()), Incarnation: positive(c.GetIncarnation()),
 		Scanners: convert(c.GetScanners(), func(s *walv1.ScannerStatus) scannerJSON {
-			return scannerJSON{Name: s.GetName(), Mode: optional(s.GetMode())}
+			lag := s.GetLagMs()
+			return scannerJSON{Name: s.GetName(), Mode: optional(s.GetMode()), LagMS: &lag, BufferedBytes: decimal(s.GetBufferedBytes())}
 		}),
+		LastConfirmedID: optional(c.GetLastConfirmedId()), TruncatedBefore: optional(c.GetTruncatedBefore()),
+	}
+	if w := c.GetWab(); w != nil { // the channel is open
+		j.LastTimeTick = optional(strconv.FormatUint(c.GetLastTimeTick(), 10))
+		j.WAB = &wabJSON{Records: strconv.FormatInt(w.GetRecords(), 10), Bytes: strconv.FormatInt(w.GetBytes(), 10)}
+		j.Violations, j.OpenTxns, j.UnresolvedBytes = decimal(c.GetViolations()), decimal(c.GetOpenTxns()), decimal(c.GetUnresolvedBytes())
 	}
 	if c.GetError() != nil {
 		e := toErrorJSON(wire.ErrorFromProto(c.GetError()))
 		j.Error = &e
 	}
 	return j
+}
+
+// decimal is a count of 64 bits.
+func decimal(n int64) *string {
+	s := strconv.FormatInt(n, 10)
+	return &s
 }
 
 // positive returns nil, null in JSON, for a number that is not there.

@@ -20,6 +20,8 @@ type tally struct {
 	// firstLine and firstErr are the first line that was not stored, and why.
 	firstLine int64
 	firstErr  error
+	// streamErr is why the append stream failed, nil if it did not.
+	streamErr error
 }
 
 func (t *tally) add(line, size int64, r client.Result) {

@@ -24,6 +24,7 @@ type stack struct {
 	plugins *pluginhost.Host
 	manager *walmanager.Manager
 	server  *server.Server
+	metrics *server.Metrics // nil if they are off
 }
 
 // build makes the host from the bottom up. The data folder is there and locked.
@@ -37,21 +38,23 @@ func build(cfg *config.Config, log *zap.Logger) (s *stack, err error) {
 			s.close(ctx, log)
 		}
 	}()
+	s.metrics = s.newMetrics(cfg, log)
 	if s.catalog, err = catalog.OpenBolt(filepath.Join(cfg.DataDir, catalogName), catalog.BoltOptions{}); err != nil {
 		return s, err
 	}
+	s.catalog = s.metrics.Catalog(s.catalog)
 	plugins := pluginOptions(cfg, log)
 	if s.plugins, err = pluginhost.New(plugins); err != nil {
 		return s, err
 	}
 	opener := wal.NewOpener(wal.Options{
-		Catalog: s.catalog, Log: log.Named("wal"),
+		Catalog: s.catalog, Log: log.Named("wal"), Observer: s.metrics.Observer(),
 		Backend: func(name string) (wal.Backend, error) {
 			p, err := s.plugins.Plugin(name)
 			if err != nil {
 				return nil, err
 			}
-			return p, nil
+			return s.metrics.Backend(name, p), nil
 		},
 	})
 	s.manager = walmanager.New(opener, log)
@@ -81,10 +84,29 @@ func pluginOptions(cfg *config.Config, log *zap.Logger) pluginhost.Options {
 	return opt
 }
 
+// newMetrics returns what counts, nil if metrics are off. The stack answers
+// scrapes once it is built.
+func (s *stack) newMetrics(cfg *config.Config, log *zap.Logger) *server.Metrics {
+	if cfg.MetricsListen == "" {
+		return nil
+	}
+	return server.NewMetrics(server.MetricsOptions{
+		Version: version, Log: log,
+		Channels: func() []walmanager.ChannelState { return s.manager.Status() },
+		Plugins: func() (all []pluginhost.Status) {
+			for _, p := range s.plugins.Plugins() {
+				all = append(all, p.Status())
+			}
+			return all
+		},
+	})
+}
+
 // close ends everything from the top down, within ctx; parts that were never
 // built are left out.
 func (s *stack) close(ctx context.Context, log *zap.Logger) {
 	var errs []error
+	s.metrics.Close(ctx)
 	if s.manager != nil {
 		errs = append(errs, s.manager.Close(ctx))
 	}

@@ -12,6 +12,7 @@ package plugintest
 
 import (
 	"context"
+	"io/fs"
 	"math"
 	"net"
 	"os"
@@ -94,6 +95,10 @@ func Start(t testing.TB, b walimpls.Builder) *Harness {
 // process would. The backend itself lives on until the test ends.
 func (h *Harness) Kill() { h.kill.Do(h.grpc.Stop) }
 
+// Disconnect ends the client's side of the connection for good, as the death of
+// the host would.
+func (h *Harness) Disconnect() error { return h.conn.Close() }
+
 // socketDir returns a folder whose path is short enough for a socket, whatever
 // TMPDIR and the test's name are.
 func socketDir(t testing.TB) string {
@@ -101,6 +106,9 @@ func socketDir(t testing.TB) string {
 	dir, err := os.MkdirTemp("", "walrig")
 	if err == nil && len(dir) > maxSocketPath {
 		_ = os.Remove(dir)
+		err = fs.ErrInvalid
+	}
+	if err != nil {
 		dir, err = os.MkdirTemp("/tmp", "walrig")
 	}
 	if err != nil {

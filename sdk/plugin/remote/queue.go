@@ -109,6 +109,10 @@ func (q *queue) take() *request {
 		head := q.split(s, r)
 		if head.from < head.to {
 			r.add(head)
+		}
+		if head.to == s.to { // one record above the limit of a batch
+			n++
+		} else {
 			q.waiting[n].from = head.to
 			q.waiting[n].bytes -= head.bytes
 		}

@@ -2,6 +2,7 @@ package remote_test
 
 import (
 	"context"
+	"os"
 	"testing"
 	"time"
 
@@ -60,4 +61,15 @@ func TestAppendedRecordsAreReadBack(t *testing.T) {
 	if err != nil || len(got) != 2 || string(got[1].Payload) != "b" || got[0].ID != ids[0] || got[0].Term != 3 {
 		t.Fatalf("Next: %+v %v", got, err)
 	}
+}
+
+// shortDir is t.TempDir for sockets, whose paths must be short.
+func shortDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "walrig")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/walrig/walrig/sdk/message"
 	pluginv1 "github.com/walrig/walrig/sdk/proto/plugin/v1"
@@ -116,8 +118,6 @@ func (w *WAL) Append(ctx context.Context, batch []message.Message) ([]message.ID
 	ids := make([]message.ID, len(batch))
 	for i, o := range c.outcomes {
 		if o.State != walimpls.Stored {
-			// It may have become known while the sender still encodes it.
-			w.appender.settled()
 			return nil, &walimpls.BatchError{Channel: w.channel.Name, Outcomes: c.outcomes}
 		}
 		ids[i] = o.ID
@@ -204,14 +204,14 @@ func (w *WAL) finish() {
 	w.appender.cancel()
 	<-w.appender.received
 	<-w.appender.sent
-	if err == nil || (!isTyped(err) && ctx.Err() == nil) {
-		return
+	switch {
+	case err == nil:
+	case ctx.Err() != nil, status.Code(err) == codes.DeadlineExceeded:
+		w.closeErr = walimpls.Errorf(walimpls.CodeTimeout, w.channel.Name, "close: the plugin did not close it within %s; the handle is given up", walimpls.GracePeriod)
+	case isTyped(err):
+		w.closeErr = callError(ctx, w.channel.Name, err)
+	default: // the plugin is gone
 	}
-	if ctx.Err() != nil {
-		w.closeErr = walimpls.Errorf(walimpls.CodeTimeout, w.channel.Name, "close: the plugin did not answer within %s; the handle is given up", walimpls.GracePeriod)
-		return
-	}
-	w.closeErr = callError(ctx, w.channel.Name, err)
 }
 
 func (w *WAL) closeScanners() {

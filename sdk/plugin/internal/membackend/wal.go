@@ -3,6 +3,7 @@ package membackend
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"github.com/walrig/walrig/sdk/message"
 	"github.com/walrig/walrig/sdk/walimpls"
@@ -13,8 +14,9 @@ type wal struct {
 	l      *memLog
 	ch     walimpls.Channel
 	closed chan struct{}
-	once   sync.Once
 	null   uint64
+
+	closing atomic.Bool
 }
 
 func (w *wal) Channel() walimpls.Channel { return w.ch }
@@ -93,16 +95,18 @@ func (w *wal) Bounds(context.Context) (walimpls.Bounds, error) {
 }
 
 func (w *wal) Close(context.Context) error {
-	w.once.Do(func() {
-		if w.o.b.BeforeClose != nil {
-			w.o.b.BeforeClose()
-		}
-		close(w.closed)
-		w.o.mu.Lock()
-		delete(w.o.wals, w)
-		w.o.mu.Unlock()
-		w.o.b.Handles.Add(-1)
-	})
+	if w.closing.Swap(true) {
+		<-w.closed // a second closer waits for the first
+		return nil
+	}
+	if w.o.b.BeforeClose != nil {
+		w.o.b.BeforeClose()
+	}
+	w.o.mu.Lock()
+	delete(w.o.wals, w)
+	w.o.mu.Unlock()
+	w.o.b.Handles.Add(-1)
+	close(w.closed)
 	return nil
 }
 

@@ -86,9 +86,14 @@ func (x *AppendRecord) GetPayload() []byte {
 }
 
 type AppendRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Channel       string                 `protobuf:"bytes,1,opt,name=channel,proto3" json:"channel,omitempty"`
-	Records       []*AppendRecord        `protobuf:"bytes,2,rep,name=records,proto3" json:"records,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Channel string                 `protobuf:"bytes,1,opt,name=channel,proto3" json:"channel,omitempty"`
+	Records []*AppendRecord        `protobuf:"bytes,2,rep,name=records,proto3" json:"records,omitempty"`
+	// txn_id makes the records a part of that open transaction; 0 is none.
+	TxnId uint64 `protobuf:"varint,3,opt,name=txn_id,json=txnId,proto3" json:"txn_id,omitempty"`
+	// barrier_tick, if not 0: the records wait until everything with a tick at or
+	// below it is settled, and their own ticks are above it.
+	BarrierTick   uint64 `protobuf:"varint,4,opt,name=barrier_tick,json=barrierTick,proto3" json:"barrier_tick,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -135,6 +140,20 @@ func (x *AppendRequest) GetRecords() []*AppendRecord {
 		return x.Records
 	}
 	return nil
+}
+
+func (x *AppendRequest) GetTxnId() uint64 {
+	if x != nil {
+		return x.TxnId
+	}
+	return 0
+}
+
+func (x *AppendRequest) GetBarrierTick() uint64 {
+	if x != nil {
+		return x.BarrierTick
+	}
+	return 0
 }
 
 type AppendResponse struct {
@@ -272,8 +291,11 @@ type AppendStreamRequest struct {
 	// channel is set in the first message only.
 	Channel string `protobuf:"bytes,1,opt,name=channel,proto3" json:"channel,omitempty"`
 	// sequence is 0 in the first message and grows by one with each.
-	Sequence      uint64          `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	Records       []*AppendRecord `protobuf:"bytes,3,rep,name=records,proto3" json:"records,omitempty"`
+	Sequence uint64          `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	Records  []*AppendRecord `protobuf:"bytes,3,rep,name=records,proto3" json:"records,omitempty"`
+	// txn_id is set in the first message only: the records of the stream are a
+	// part of that open transaction.
+	TxnId         uint64 `protobuf:"varint,4,opt,name=txn_id,json=txnId,proto3" json:"txn_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -327,6 +349,13 @@ func (x *AppendStreamRequest) GetRecords() []*AppendRecord {
 		return x.Records
 	}
 	return nil
+}
+
+func (x *AppendStreamRequest) GetTxnId() uint64 {
+	if x != nil {
+		return x.TxnId
+	}
+	return 0
 }
 
 type AppendStreamResponse struct {
@@ -396,7 +425,7 @@ func (x *AppendStreamResponse) GetEnd() *v1.Error {
 type ReadRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Channel string                 `protobuf:"bytes,1,opt,name=channel,proto3" json:"channel,omitempty"`
-	// from is all, latest, ID or after:ID.
+	// from is all, latest, ID, after:ID or cp:TOKEN (a checkpoint).
 	From string `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
 	// follow keeps the stream open at the end of the log; without it the stream
 	// ends at what was the end when it began.
@@ -405,8 +434,8 @@ type ReadRequest struct {
 	Vchannel string `protobuf:"bytes,4,opt,name=vchannel,proto3" json:"vchannel,omitempty"`
 	// system sends system records too (fence records never).
 	System bool `protobuf:"varint,5,opt,name=system,proto3" json:"system,omitempty"`
-	// until is for a stream without follow that goes on after a break: an id in
-	// text form, the end of the first stream; it is the last record to be sent.
+	// until is for a stream without follow that goes on after a break: the end of
+	// the first stream. No unit behind it is sent.
 	Until         string `protobuf:"bytes,6,opt,name=until,proto3" json:"until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -494,9 +523,13 @@ type ReadResponse struct {
 	// this stream has sent or left out so far. It is in every message, and the
 	// first message is sent at once, so that "latest" is resolved only once.
 	Resume string `protobuf:"bytes,3,opt,name=resume,proto3" json:"resume,omitempty"`
-	// end is in the first message only: the id of the newest record when the
-	// stream began, "" if there was none.
-	End           string `protobuf:"bytes,4,opt,name=end,proto3" json:"end,omitempty"`
+	// end is in the first message only: a checkpoint token of what was the end
+	// when the stream began.
+	End string `protobuf:"bytes,4,opt,name=end,proto3" json:"end,omitempty"`
+	// checkpoint is a token of how far the stream is, also when the filter let
+	// nothing pass. A message without records carries it at least every second
+	// while the stream is open and the channel's tick moves on.
+	Checkpoint    string `protobuf:"bytes,5,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -559,11 +592,24 @@ func (x *ReadResponse) GetEnd() string {
 	return ""
 }
 
+func (x *ReadResponse) GetCheckpoint() string {
+	if x != nil {
+		return x.Checkpoint
+	}
+	return ""
+}
+
 type ReadRecord struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Checkpoint    string                 `protobuf:"bytes,2,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
-	Record        *v1.Record             `protobuf:"bytes,3,opt,name=record,proto3" json:"record,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// checkpoint is the token behind the record's unit; all parts of a
+	// transaction but the last that is sent carry that of the unit before it.
+	Checkpoint string     `protobuf:"bytes,2,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
+	Record     *v1.Record `protobuf:"bytes,3,opt,name=record,proto3" json:"record,omitempty"`
+	// unit_end is false on all parts of a transaction but the last that is sent.
+	// They are sent without anything between them, with the commit's tick as
+	// their time tick.
+	UnitEnd       bool `protobuf:"varint,4,opt,name=unit_end,json=unitEnd,proto3" json:"unit_end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -619,6 +665,241 @@ func (x *ReadRecord) GetRecord() *v1.Record {
 	return nil
 }
 
+func (x *ReadRecord) GetUnitEnd() bool {
+	if x != nil {
+		return x.UnitEnd
+	}
+	return false
+}
+
+type BeginTxnRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Channel  string                 `protobuf:"bytes,1,opt,name=channel,proto3" json:"channel,omitempty"`
+	Vchannel string                 `protobuf:"bytes,2,opt,name=vchannel,proto3" json:"vchannel,omitempty"`
+	// keepalive_ms is how long the transaction lives without a record; 0 is the
+	// host's default.
+	KeepaliveMs   int64 `protobuf:"varint,3,opt,name=keepalive_ms,json=keepaliveMs,proto3" json:"keepalive_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BeginTxnRequest) Reset() {
+	*x = BeginTxnRequest{}
+	mi := &file_wal_v1_wal_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BeginTxnRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BeginTxnRequest) ProtoMessage() {}
+
+func (x *BeginTxnRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_wal_v1_wal_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BeginTxnRequest.ProtoReflect.Descriptor instead.
+func (*BeginTxnRequest) Descriptor() ([]byte, []int) {
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *BeginTxnRequest) GetChannel() string {
+	if x != nil {
+		return x.Channel
+	}
+	return ""
+}
+
+func (x *BeginTxnRequest) GetVchannel() string {
+	if x != nil {
+		return x.Vchannel
+	}
+	return ""
+}
+
+func (x *BeginTxnRequest) GetKeepaliveMs() int64 {
+	if x != nil {
+		return x.KeepaliveMs
+	}
+	return 0
+}
+
+type BeginTxnResponse struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	TxnId       uint64                 `protobuf:"varint,1,opt,name=txn_id,json=txnId,proto3" json:"txn_id,omitempty"`
+	KeepaliveMs int64                  `protobuf:"varint,2,opt,name=keepalive_ms,json=keepaliveMs,proto3" json:"keepalive_ms,omitempty"`
+	// expires_unix_ms is when it expires if nothing is appended to it.
+	ExpiresUnixMs int64 `protobuf:"varint,3,opt,name=expires_unix_ms,json=expiresUnixMs,proto3" json:"expires_unix_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BeginTxnResponse) Reset() {
+	*x = BeginTxnResponse{}
+	mi := &file_wal_v1_wal_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BeginTxnResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BeginTxnResponse) ProtoMessage() {}
+
+func (x *BeginTxnResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_wal_v1_wal_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BeginTxnResponse.ProtoReflect.Descriptor instead.
+func (*BeginTxnResponse) Descriptor() ([]byte, []int) {
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *BeginTxnResponse) GetTxnId() uint64 {
+	if x != nil {
+		return x.TxnId
+	}
+	return 0
+}
+
+func (x *BeginTxnResponse) GetKeepaliveMs() int64 {
+	if x != nil {
+		return x.KeepaliveMs
+	}
+	return 0
+}
+
+func (x *BeginTxnResponse) GetExpiresUnixMs() int64 {
+	if x != nil {
+		return x.ExpiresUnixMs
+	}
+	return 0
+}
+
+type EndTxnRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Channel string                 `protobuf:"bytes,1,opt,name=channel,proto3" json:"channel,omitempty"`
+	TxnId   uint64                 `protobuf:"varint,2,opt,name=txn_id,json=txnId,proto3" json:"txn_id,omitempty"`
+	// commit is false for a rollback.
+	Commit        bool `protobuf:"varint,3,opt,name=commit,proto3" json:"commit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndTxnRequest) Reset() {
+	*x = EndTxnRequest{}
+	mi := &file_wal_v1_wal_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndTxnRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndTxnRequest) ProtoMessage() {}
+
+func (x *EndTxnRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_wal_v1_wal_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndTxnRequest.ProtoReflect.Descriptor instead.
+func (*EndTxnRequest) Descriptor() ([]byte, []int) {
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *EndTxnRequest) GetChannel() string {
+	if x != nil {
+		return x.Channel
+	}
+	return ""
+}
+
+func (x *EndTxnRequest) GetTxnId() uint64 {
+	if x != nil {
+		return x.TxnId
+	}
+	return 0
+}
+
+func (x *EndTxnRequest) GetCommit() bool {
+	if x != nil {
+		return x.Commit
+	}
+	return false
+}
+
+type EndTxnResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Result        *AppendResult          `protobuf:"bytes,1,opt,name=result,proto3" json:"result,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndTxnResponse) Reset() {
+	*x = EndTxnResponse{}
+	mi := &file_wal_v1_wal_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndTxnResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndTxnResponse) ProtoMessage() {}
+
+func (x *EndTxnResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_wal_v1_wal_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndTxnResponse.ProtoReflect.Descriptor instead.
+func (*EndTxnResponse) Descriptor() ([]byte, []int) {
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *EndTxnResponse) GetResult() *AppendResult {
+	if x != nil {
+		return x.Result
+	}
+	return nil
+}
+
 type CreateChannelRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -637,7 +918,7 @@ type CreateChannelRequest struct {
 
 func (x *CreateChannelRequest) Reset() {
 	*x = CreateChannelRequest{}
-	mi := &file_wal_v1_wal_proto_msgTypes[9]
+	mi := &file_wal_v1_wal_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -649,7 +930,7 @@ func (x *CreateChannelRequest) String() string {
 func (*CreateChannelRequest) ProtoMessage() {}
 
 func (x *CreateChannelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[9]
+	mi := &file_wal_v1_wal_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -662,7 +943,7 @@ func (x *CreateChannelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateChannelRequest.ProtoReflect.Descriptor instead.
 func (*CreateChannelRequest) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{9}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CreateChannelRequest) GetName() string {
@@ -710,7 +991,7 @@ type CreateChannelResponse struct {
 
 func (x *CreateChannelResponse) Reset() {
 	*x = CreateChannelResponse{}
-	mi := &file_wal_v1_wal_proto_msgTypes[10]
+	mi := &file_wal_v1_wal_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -722,7 +1003,7 @@ func (x *CreateChannelResponse) String() string {
 func (*CreateChannelResponse) ProtoMessage() {}
 
 func (x *CreateChannelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[10]
+	mi := &file_wal_v1_wal_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -735,7 +1016,7 @@ func (x *CreateChannelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateChannelResponse.ProtoReflect.Descriptor instead.
 func (*CreateChannelResponse) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{10}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CreateChannelResponse) GetChannel() *ChannelStatus {
@@ -761,7 +1042,7 @@ type DescribeChannelRequest struct {
 
 func (x *DescribeChannelRequest) Reset() {
 	*x = DescribeChannelRequest{}
-	mi := &file_wal_v1_wal_proto_msgTypes[11]
+	mi := &file_wal_v1_wal_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -773,7 +1054,7 @@ func (x *DescribeChannelRequest) String() string {
 func (*DescribeChannelRequest) ProtoMessage() {}
 
 func (x *DescribeChannelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[11]
+	mi := &file_wal_v1_wal_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -786,7 +1067,7 @@ func (x *DescribeChannelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeChannelRequest.ProtoReflect.Descriptor instead.
 func (*DescribeChannelRequest) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{11}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DescribeChannelRequest) GetName() string {
@@ -805,7 +1086,7 @@ type DescribeChannelResponse struct {
 
 func (x *DescribeChannelResponse) Reset() {
 	*x = DescribeChannelResponse{}
-	mi := &file_wal_v1_wal_proto_msgTypes[12]
+	mi := &file_wal_v1_wal_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -817,7 +1098,7 @@ func (x *DescribeChannelResponse) String() string {
 func (*DescribeChannelResponse) ProtoMessage() {}
 
 func (x *DescribeChannelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[12]
+	mi := &file_wal_v1_wal_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -830,7 +1111,7 @@ func (x *DescribeChannelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeChannelResponse.ProtoReflect.Descriptor instead.
 func (*DescribeChannelResponse) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{12}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DescribeChannelResponse) GetChannel() *ChannelStatus {
@@ -848,7 +1129,7 @@ type ListChannelsRequest struct {
 
 func (x *ListChannelsRequest) Reset() {
 	*x = ListChannelsRequest{}
-	mi := &file_wal_v1_wal_proto_msgTypes[13]
+	mi := &file_wal_v1_wal_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -860,7 +1141,7 @@ func (x *ListChannelsRequest) String() string {
 func (*ListChannelsRequest) ProtoMessage() {}
 
 func (x *ListChannelsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[13]
+	mi := &file_wal_v1_wal_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -873,7 +1154,7 @@ func (x *ListChannelsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListChannelsRequest.ProtoReflect.Descriptor instead.
 func (*ListChannelsRequest) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{13}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{17}
 }
 
 type ListChannelsResponse struct {
@@ -885,7 +1166,7 @@ type ListChannelsResponse struct {
 
 func (x *ListChannelsResponse) Reset() {
 	*x = ListChannelsResponse{}
-	mi := &file_wal_v1_wal_proto_msgTypes[14]
+	mi := &file_wal_v1_wal_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -897,7 +1178,7 @@ func (x *ListChannelsResponse) String() string {
 func (*ListChannelsResponse) ProtoMessage() {}
 
 func (x *ListChannelsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[14]
+	mi := &file_wal_v1_wal_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -910,7 +1191,7 @@ func (x *ListChannelsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListChannelsResponse.ProtoReflect.Descriptor instead.
 func (*ListChannelsResponse) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{14}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListChannelsResponse) GetChannels() []*ChannelStatus {
@@ -934,7 +1215,7 @@ type OpenChannelRequest struct {
 
 func (x *OpenChannelRequest) Reset() {
 	*x = OpenChannelRequest{}
-	mi := &file_wal_v1_wal_proto_msgTypes[15]
+	mi := &file_wal_v1_wal_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -946,7 +1227,7 @@ func (x *OpenChannelRequest) String() string {
 func (*OpenChannelRequest) ProtoMessage() {}
 
 func (x *OpenChannelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[15]
+	mi := &file_wal_v1_wal_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -959,7 +1240,7 @@ func (x *OpenChannelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenChannelRequest.ProtoReflect.Descriptor instead.
 func (*OpenChannelRequest) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{15}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *OpenChannelRequest) GetName() string {
@@ -992,7 +1273,7 @@ type OpenChannelResponse struct {
 
 func (x *OpenChannelResponse) Reset() {
 	*x = OpenChannelResponse{}
-	mi := &file_wal_v1_wal_proto_msgTypes[16]
+	mi := &file_wal_v1_wal_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1004,7 +1285,7 @@ func (x *OpenChannelResponse) String() string {
 func (*OpenChannelResponse) ProtoMessage() {}
 
 func (x *OpenChannelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[16]
+	mi := &file_wal_v1_wal_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1017,7 +1298,7 @@ func (x *OpenChannelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenChannelResponse.ProtoReflect.Descriptor instead.
 func (*OpenChannelResponse) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{16}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *OpenChannelResponse) GetChannel() *ChannelStatus {
@@ -1037,7 +1318,7 @@ type CloseChannelRequest struct {
 
 func (x *CloseChannelRequest) Reset() {
 	*x = CloseChannelRequest{}
-	mi := &file_wal_v1_wal_proto_msgTypes[17]
+	mi := &file_wal_v1_wal_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1049,7 +1330,7 @@ func (x *CloseChannelRequest) String() string {
 func (*CloseChannelRequest) ProtoMessage() {}
 
 func (x *CloseChannelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[17]
+	mi := &file_wal_v1_wal_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1062,7 +1343,7 @@ func (x *CloseChannelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseChannelRequest.ProtoReflect.Descriptor instead.
 func (*CloseChannelRequest) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{17}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CloseChannelRequest) GetName() string {
@@ -1087,7 +1368,7 @@ type CloseChannelResponse struct {
 
 func (x *CloseChannelResponse) Reset() {
 	*x = CloseChannelResponse{}
-	mi := &file_wal_v1_wal_proto_msgTypes[18]
+	mi := &file_wal_v1_wal_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1099,7 +1380,7 @@ func (x *CloseChannelResponse) String() string {
 func (*CloseChannelResponse) ProtoMessage() {}
 
 func (x *CloseChannelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[18]
+	mi := &file_wal_v1_wal_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1112,7 +1393,7 @@ func (x *CloseChannelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseChannelResponse.ProtoReflect.Descriptor instead.
 func (*CloseChannelResponse) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{18}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{22}
 }
 
 type RemoveChannelRequest struct {
@@ -1127,7 +1408,7 @@ type RemoveChannelRequest struct {
 
 func (x *RemoveChannelRequest) Reset() {
 	*x = RemoveChannelRequest{}
-	mi := &file_wal_v1_wal_proto_msgTypes[19]
+	mi := &file_wal_v1_wal_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1139,7 +1420,7 @@ func (x *RemoveChannelRequest) String() string {
 func (*RemoveChannelRequest) ProtoMessage() {}
 
 func (x *RemoveChannelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[19]
+	mi := &file_wal_v1_wal_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1152,7 +1433,7 @@ func (x *RemoveChannelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveChannelRequest.ProtoReflect.Descriptor instead.
 func (*RemoveChannelRequest) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{19}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RemoveChannelRequest) GetName() string {
@@ -1177,7 +1458,7 @@ type RemoveChannelResponse struct {
 
 func (x *RemoveChannelResponse) Reset() {
 	*x = RemoveChannelResponse{}
-	mi := &file_wal_v1_wal_proto_msgTypes[20]
+	mi := &file_wal_v1_wal_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1189,7 +1470,7 @@ func (x *RemoveChannelResponse) String() string {
 func (*RemoveChannelResponse) ProtoMessage() {}
 
 func (x *RemoveChannelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[20]
+	mi := &file_wal_v1_wal_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1202,7 +1483,7 @@ func (x *RemoveChannelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveChannelResponse.ProtoReflect.Descriptor instead.
 func (*RemoveChannelResponse) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{20}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{24}
 }
 
 type TruncateChannelRequest struct {
@@ -1216,7 +1497,7 @@ type TruncateChannelRequest struct {
 
 func (x *TruncateChannelRequest) Reset() {
 	*x = TruncateChannelRequest{}
-	mi := &file_wal_v1_wal_proto_msgTypes[21]
+	mi := &file_wal_v1_wal_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1228,7 +1509,7 @@ func (x *TruncateChannelRequest) String() string {
 func (*TruncateChannelRequest) ProtoMessage() {}
 
 func (x *TruncateChannelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[21]
+	mi := &file_wal_v1_wal_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1241,7 +1522,7 @@ func (x *TruncateChannelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TruncateChannelRequest.ProtoReflect.Descriptor instead.
 func (*TruncateChannelRequest) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{21}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TruncateChannelRequest) GetName() string {
@@ -1267,7 +1548,7 @@ type TruncateChannelResponse struct {
 
 func (x *TruncateChannelResponse) Reset() {
 	*x = TruncateChannelResponse{}
-	mi := &file_wal_v1_wal_proto_msgTypes[22]
+	mi := &file_wal_v1_wal_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1279,7 +1560,7 @@ func (x *TruncateChannelResponse) String() string {
 func (*TruncateChannelResponse) ProtoMessage() {}
 
 func (x *TruncateChannelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[22]
+	mi := &file_wal_v1_wal_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1292,7 +1573,7 @@ func (x *TruncateChannelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TruncateChannelResponse.ProtoReflect.Descriptor instead.
 func (*TruncateChannelResponse) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{22}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TruncateChannelResponse) GetChannel() *ChannelStatus {
@@ -1310,7 +1591,7 @@ type ListPluginsRequest struct {
 
 func (x *ListPluginsRequest) Reset() {
 	*x = ListPluginsRequest{}
-	mi := &file_wal_v1_wal_proto_msgTypes[23]
+	mi := &file_wal_v1_wal_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1322,7 +1603,7 @@ func (x *ListPluginsRequest) String() string {
 func (*ListPluginsRequest) ProtoMessage() {}
 
 func (x *ListPluginsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[23]
+	mi := &file_wal_v1_wal_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1335,7 +1616,7 @@ func (x *ListPluginsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPluginsRequest.ProtoReflect.Descriptor instead.
 func (*ListPluginsRequest) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{23}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{27}
 }
 
 type ListPluginsResponse struct {
@@ -1347,7 +1628,7 @@ type ListPluginsResponse struct {
 
 func (x *ListPluginsResponse) Reset() {
 	*x = ListPluginsResponse{}
-	mi := &file_wal_v1_wal_proto_msgTypes[24]
+	mi := &file_wal_v1_wal_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1359,7 +1640,7 @@ func (x *ListPluginsResponse) String() string {
 func (*ListPluginsResponse) ProtoMessage() {}
 
 func (x *ListPluginsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[24]
+	mi := &file_wal_v1_wal_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1372,7 +1653,7 @@ func (x *ListPluginsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPluginsResponse.ProtoReflect.Descriptor instead.
 func (*ListPluginsResponse) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{24}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListPluginsResponse) GetPlugins() []*PluginStatus {
@@ -1391,7 +1672,7 @@ type DescribePluginRequest struct {
 
 func (x *DescribePluginRequest) Reset() {
 	*x = DescribePluginRequest{}
-	mi := &file_wal_v1_wal_proto_msgTypes[25]
+	mi := &file_wal_v1_wal_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1403,7 +1684,7 @@ func (x *DescribePluginRequest) String() string {
 func (*DescribePluginRequest) ProtoMessage() {}
 
 func (x *DescribePluginRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[25]
+	mi := &file_wal_v1_wal_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1416,7 +1697,7 @@ func (x *DescribePluginRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribePluginRequest.ProtoReflect.Descriptor instead.
 func (*DescribePluginRequest) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{25}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DescribePluginRequest) GetName() string {
@@ -1437,7 +1718,7 @@ type DescribePluginResponse struct {
 
 func (x *DescribePluginResponse) Reset() {
 	*x = DescribePluginResponse{}
-	mi := &file_wal_v1_wal_proto_msgTypes[26]
+	mi := &file_wal_v1_wal_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1449,7 +1730,7 @@ func (x *DescribePluginResponse) String() string {
 func (*DescribePluginResponse) ProtoMessage() {}
 
 func (x *DescribePluginResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[26]
+	mi := &file_wal_v1_wal_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1462,7 +1743,7 @@ func (x *DescribePluginResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribePluginResponse.ProtoReflect.Descriptor instead.
 func (*DescribePluginResponse) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{26}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DescribePluginResponse) GetStatus() *PluginStatus {
@@ -1489,7 +1770,7 @@ type VerifyPluginRequest struct {
 
 func (x *VerifyPluginRequest) Reset() {
 	*x = VerifyPluginRequest{}
-	mi := &file_wal_v1_wal_proto_msgTypes[27]
+	mi := &file_wal_v1_wal_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1501,7 +1782,7 @@ func (x *VerifyPluginRequest) String() string {
 func (*VerifyPluginRequest) ProtoMessage() {}
 
 func (x *VerifyPluginRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[27]
+	mi := &file_wal_v1_wal_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1514,7 +1795,7 @@ func (x *VerifyPluginRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyPluginRequest.ProtoReflect.Descriptor instead.
 func (*VerifyPluginRequest) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{27}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *VerifyPluginRequest) GetName() string {
@@ -1534,7 +1815,7 @@ type VerifyPluginResponse struct {
 
 func (x *VerifyPluginResponse) Reset() {
 	*x = VerifyPluginResponse{}
-	mi := &file_wal_v1_wal_proto_msgTypes[28]
+	mi := &file_wal_v1_wal_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1546,7 +1827,7 @@ func (x *VerifyPluginResponse) String() string {
 func (*VerifyPluginResponse) ProtoMessage() {}
 
 func (x *VerifyPluginResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[28]
+	mi := &file_wal_v1_wal_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1559,7 +1840,7 @@ func (x *VerifyPluginResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyPluginResponse.ProtoReflect.Descriptor instead.
 func (*VerifyPluginResponse) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{28}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *VerifyPluginResponse) GetStatus() *PluginStatus {
@@ -1584,7 +1865,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_wal_v1_wal_proto_msgTypes[29]
+	mi := &file_wal_v1_wal_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1596,7 +1877,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[29]
+	mi := &file_wal_v1_wal_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1609,7 +1890,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{29}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{33}
 }
 
 type StatusResponse struct {
@@ -1628,7 +1909,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_wal_v1_wal_proto_msgTypes[30]
+	mi := &file_wal_v1_wal_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1640,7 +1921,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[30]
+	mi := &file_wal_v1_wal_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1653,7 +1934,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{30}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *StatusResponse) GetVersion() string {
@@ -1736,7 +2017,7 @@ type PluginStatus struct {
 
 func (x *PluginStatus) Reset() {
 	*x = PluginStatus{}
-	mi := &file_wal_v1_wal_proto_msgTypes[31]
+	mi := &file_wal_v1_wal_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1748,7 +2029,7 @@ func (x *PluginStatus) String() string {
 func (*PluginStatus) ProtoMessage() {}
 
 func (x *PluginStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[31]
+	mi := &file_wal_v1_wal_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1761,7 +2042,7 @@ func (x *PluginStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PluginStatus.ProtoReflect.Descriptor instead.
 func (*PluginStatus) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{31}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PluginStatus) GetName() string {
@@ -1854,16 +2135,26 @@ type ChannelStatus struct {
 	Error *v1.Error `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`
 	// earliest_id is the first id that can be read from, latest_id the newest
 	// record's; both are empty for a log without records.
-	EarliestId    string           `protobuf:"bytes,9,opt,name=earliest_id,json=earliestId,proto3" json:"earliest_id,omitempty"`
-	LatestId      string           `protobuf:"bytes,10,opt,name=latest_id,json=latestId,proto3" json:"latest_id,omitempty"`
-	Scanners      []*ScannerStatus `protobuf:"bytes,11,rep,name=scanners,proto3" json:"scanners,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	EarliestId string           `protobuf:"bytes,9,opt,name=earliest_id,json=earliestId,proto3" json:"earliest_id,omitempty"`
+	LatestId   string           `protobuf:"bytes,10,opt,name=latest_id,json=latestId,proto3" json:"latest_id,omitempty"`
+	Scanners   []*ScannerStatus `protobuf:"bytes,11,rep,name=scanners,proto3" json:"scanners,omitempty"`
+	// The following are of the open term; 0 and empty while the channel is not open.
+	LastTimeTick    uint64     `protobuf:"varint,12,opt,name=last_time_tick,json=lastTimeTick,proto3" json:"last_time_tick,omitempty"`
+	LastConfirmedId string     `protobuf:"bytes,13,opt,name=last_confirmed_id,json=lastConfirmedId,proto3" json:"last_confirmed_id,omitempty"`
+	Wab             *WABStatus `protobuf:"bytes,14,opt,name=wab,proto3" json:"wab,omitempty"`
+	OpenTxns        int64      `protobuf:"varint,15,opt,name=open_txns,json=openTxns,proto3" json:"open_txns,omitempty"`
+	UnresolvedBytes int64      `protobuf:"varint,16,opt,name=unresolved_bytes,json=unresolvedBytes,proto3" json:"unresolved_bytes,omitempty"`
+	// violations counts late records that scanners met.
+	Violations int64 `protobuf:"varint,17,opt,name=violations,proto3" json:"violations,omitempty"`
+	// truncated_before is the truncation point, "" for none.
+	TruncatedBefore string `protobuf:"bytes,18,opt,name=truncated_before,json=truncatedBefore,proto3" json:"truncated_before,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *ChannelStatus) Reset() {
 	*x = ChannelStatus{}
-	mi := &file_wal_v1_wal_proto_msgTypes[32]
+	mi := &file_wal_v1_wal_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1875,7 +2166,7 @@ func (x *ChannelStatus) String() string {
 func (*ChannelStatus) ProtoMessage() {}
 
 func (x *ChannelStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[32]
+	mi := &file_wal_v1_wal_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1888,7 +2179,7 @@ func (x *ChannelStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChannelStatus.ProtoReflect.Descriptor instead.
 func (*ChannelStatus) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{32}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ChannelStatus) GetName() string {
@@ -1968,18 +2259,123 @@ func (x *ChannelStatus) GetScanners() []*ScannerStatus {
 	return nil
 }
 
+func (x *ChannelStatus) GetLastTimeTick() uint64 {
+	if x != nil {
+		return x.LastTimeTick
+	}
+	return 0
+}
+
+func (x *ChannelStatus) GetLastConfirmedId() string {
+	if x != nil {
+		return x.LastConfirmedId
+	}
+	return ""
+}
+
+func (x *ChannelStatus) GetWab() *WABStatus {
+	if x != nil {
+		return x.Wab
+	}
+	return nil
+}
+
+func (x *ChannelStatus) GetOpenTxns() int64 {
+	if x != nil {
+		return x.OpenTxns
+	}
+	return 0
+}
+
+func (x *ChannelStatus) GetUnresolvedBytes() int64 {
+	if x != nil {
+		return x.UnresolvedBytes
+	}
+	return 0
+}
+
+func (x *ChannelStatus) GetViolations() int64 {
+	if x != nil {
+		return x.Violations
+	}
+	return 0
+}
+
+func (x *ChannelStatus) GetTruncatedBefore() string {
+	if x != nil {
+		return x.TruncatedBefore
+	}
+	return ""
+}
+
+// WABStatus is what the write-ahead buffer holds.
+type WABStatus struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Records       int64                  `protobuf:"varint,1,opt,name=records,proto3" json:"records,omitempty"`
+	Bytes         int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WABStatus) Reset() {
+	*x = WABStatus{}
+	mi := &file_wal_v1_wal_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WABStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WABStatus) ProtoMessage() {}
+
+func (x *WABStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_wal_v1_wal_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WABStatus.ProtoReflect.Descriptor instead.
+func (*WABStatus) Descriptor() ([]byte, []int) {
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *WABStatus) GetRecords() int64 {
+	if x != nil {
+		return x.Records
+	}
+	return 0
+}
+
+func (x *WABStatus) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 type ScannerStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// "catchup" or "tailing"
-	Mode          string `protobuf:"bytes,2,opt,name=mode,proto3" json:"mode,omitempty"`
+	Mode string `protobuf:"bytes,2,opt,name=mode,proto3" json:"mode,omitempty"`
+	// lag_ms is how far the scanner's position is behind the channel's tick.
+	LagMs         int64 `protobuf:"varint,3,opt,name=lag_ms,json=lagMs,proto3" json:"lag_ms,omitempty"`
+	BufferedBytes int64 `protobuf:"varint,4,opt,name=buffered_bytes,json=bufferedBytes,proto3" json:"buffered_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ScannerStatus) Reset() {
 	*x = ScannerStatus{}
-	mi := &file_wal_v1_wal_proto_msgTypes[33]
+	mi := &file_wal_v1_wal_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1991,7 +2387,7 @@ func (x *ScannerStatus) String() string {
 func (*ScannerStatus) ProtoMessage() {}
 
 func (x *ScannerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[33]
+	mi := &file_wal_v1_wal_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2004,7 +2400,7 @@ func (x *ScannerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScannerStatus.ProtoReflect.Descriptor instead.
 func (*ScannerStatus) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{33}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ScannerStatus) GetName() string {
@@ -2021,6 +2417,20 @@ func (x *ScannerStatus) GetMode() string {
 	return ""
 }
 
+func (x *ScannerStatus) GetLagMs() int64 {
+	if x != nil {
+		return x.LagMs
+	}
+	return 0
+}
+
+func (x *ScannerStatus) GetBufferedBytes() int64 {
+	if x != nil {
+		return x.BufferedBytes
+	}
+	return 0
+}
+
 var File_wal_v1_wal_proto protoreflect.FileDescriptor
 
 const file_wal_v1_wal_proto_rawDesc = "" +
@@ -2034,10 +2444,12 @@ const file_wal_v1_wal_proto_rawDesc = "" +
 	"\apayload\x18\x03 \x01(\fR\apayload\x1a=\n" +
 	"\x0fPropertiesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"`\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9a\x01\n" +
 	"\rAppendRequest\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\tR\achannel\x125\n" +
-	"\arecords\x18\x02 \x03(\v2\x1b.walrig.wal.v1.AppendRecordR\arecords\"G\n" +
+	"\arecords\x18\x02 \x03(\v2\x1b.walrig.wal.v1.AppendRecordR\arecords\x12\x15\n" +
+	"\x06txn_id\x18\x03 \x01(\x04R\x05txnId\x12!\n" +
+	"\fbarrier_tick\x18\x04 \x01(\x04R\vbarrierTick\"G\n" +
 	"\x0eAppendResponse\x125\n" +
 	"\aresults\x18\x01 \x03(\v2\x1b.walrig.wal.v1.AppendResultR\aresults\"\xd3\x01\n" +
 	"\fAppendResult\x124\n" +
@@ -2048,11 +2460,12 @@ const file_wal_v1_wal_proto_rawDesc = "" +
 	"\n" +
 	"checkpoint\x18\x05 \x01(\tR\n" +
 	"checkpoint\x12,\n" +
-	"\x05error\x18\x06 \x01(\v2\x16.walrig.types.v1.ErrorR\x05error\"\x82\x01\n" +
+	"\x05error\x18\x06 \x01(\v2\x16.walrig.types.v1.ErrorR\x05error\"\x99\x01\n" +
 	"\x13AppendStreamRequest\x12\x18\n" +
 	"\achannel\x18\x01 \x01(\tR\achannel\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x125\n" +
-	"\arecords\x18\x03 \x03(\v2\x1b.walrig.wal.v1.AppendRecordR\arecords\"\x93\x01\n" +
+	"\arecords\x18\x03 \x03(\v2\x1b.walrig.wal.v1.AppendRecordR\arecords\x12\x15\n" +
+	"\x06txn_id\x18\x04 \x01(\x04R\x05txnId\"\x93\x01\n" +
 	"\x14AppendStreamResponse\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x125\n" +
 	"\aresults\x18\x02 \x03(\v2\x1b.walrig.wal.v1.AppendResultR\aresults\x12(\n" +
@@ -2063,19 +2476,37 @@ const file_wal_v1_wal_proto_rawDesc = "" +
 	"\x06follow\x18\x03 \x01(\bR\x06follow\x12\x1a\n" +
 	"\bvchannel\x18\x04 \x01(\tR\bvchannel\x12\x16\n" +
 	"\x06system\x18\x05 \x01(\bR\x06system\x12\x14\n" +
-	"\x05until\x18\x06 \x01(\tR\x05until\"\x8a\x01\n" +
+	"\x05until\x18\x06 \x01(\tR\x05until\"\xaa\x01\n" +
 	"\fReadResponse\x123\n" +
 	"\arecords\x18\x01 \x03(\v2\x19.walrig.wal.v1.ReadRecordR\arecords\x12\x1b\n" +
 	"\tcaught_up\x18\x02 \x01(\bR\bcaughtUp\x12\x16\n" +
 	"\x06resume\x18\x03 \x01(\tR\x06resume\x12\x10\n" +
-	"\x03end\x18\x04 \x01(\tR\x03end\"m\n" +
+	"\x03end\x18\x04 \x01(\tR\x03end\x12\x1e\n" +
+	"\n" +
+	"checkpoint\x18\x05 \x01(\tR\n" +
+	"checkpoint\"\x88\x01\n" +
 	"\n" +
 	"ReadRecord\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1e\n" +
 	"\n" +
 	"checkpoint\x18\x02 \x01(\tR\n" +
 	"checkpoint\x12/\n" +
-	"\x06record\x18\x03 \x01(\v2\x17.walrig.types.v1.RecordR\x06record\"\x90\x01\n" +
+	"\x06record\x18\x03 \x01(\v2\x17.walrig.types.v1.RecordR\x06record\x12\x19\n" +
+	"\bunit_end\x18\x04 \x01(\bR\aunitEnd\"j\n" +
+	"\x0fBeginTxnRequest\x12\x18\n" +
+	"\achannel\x18\x01 \x01(\tR\achannel\x12\x1a\n" +
+	"\bvchannel\x18\x02 \x01(\tR\bvchannel\x12!\n" +
+	"\fkeepalive_ms\x18\x03 \x01(\x03R\vkeepaliveMs\"t\n" +
+	"\x10BeginTxnResponse\x12\x15\n" +
+	"\x06txn_id\x18\x01 \x01(\x04R\x05txnId\x12!\n" +
+	"\fkeepalive_ms\x18\x02 \x01(\x03R\vkeepaliveMs\x12&\n" +
+	"\x0fexpires_unix_ms\x18\x03 \x01(\x03R\rexpiresUnixMs\"X\n" +
+	"\rEndTxnRequest\x12\x18\n" +
+	"\achannel\x18\x01 \x01(\tR\achannel\x12\x15\n" +
+	"\x06txn_id\x18\x02 \x01(\x04R\x05txnId\x12\x16\n" +
+	"\x06commit\x18\x03 \x01(\bR\x06commit\"E\n" +
+	"\x0eEndTxnResponse\x123\n" +
+	"\x06result\x18\x01 \x01(\v2\x1b.walrig.wal.v1.AppendResultR\x06result\"\x90\x01\n" +
 	"\x14CreateChannelRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06plugin\x18\x02 \x01(\tR\x06plugin\x12\x14\n" +
@@ -2146,7 +2577,7 @@ const file_wal_v1_wal_proto_rawDesc = "" +
 	"\bprotocol\x18\t \x01(\x03R\bprotocol\x12\x12\n" +
 	"\x04path\x18\n" +
 	" \x01(\tR\x04path\x12\x18\n" +
-	"\afencing\x18\v \x01(\tR\afencing\"\xe2\x02\n" +
+	"\afencing\x18\v \x01(\tR\afencing\"\xf3\x04\n" +
 	"\rChannelStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06plugin\x18\x02 \x01(\tR\x06plugin\x12\x18\n" +
@@ -2160,15 +2591,31 @@ const file_wal_v1_wal_proto_rawDesc = "" +
 	"earliestId\x12\x1b\n" +
 	"\tlatest_id\x18\n" +
 	" \x01(\tR\blatestId\x128\n" +
-	"\bscanners\x18\v \x03(\v2\x1c.walrig.wal.v1.ScannerStatusR\bscanners\"7\n" +
+	"\bscanners\x18\v \x03(\v2\x1c.walrig.wal.v1.ScannerStatusR\bscanners\x12$\n" +
+	"\x0elast_time_tick\x18\f \x01(\x04R\flastTimeTick\x12*\n" +
+	"\x11last_confirmed_id\x18\r \x01(\tR\x0flastConfirmedId\x12*\n" +
+	"\x03wab\x18\x0e \x01(\v2\x18.walrig.wal.v1.WABStatusR\x03wab\x12\x1b\n" +
+	"\topen_txns\x18\x0f \x01(\x03R\bopenTxns\x12)\n" +
+	"\x10unresolved_bytes\x18\x10 \x01(\x03R\x0funresolvedBytes\x12\x1e\n" +
+	"\n" +
+	"violations\x18\x11 \x01(\x03R\n" +
+	"violations\x12)\n" +
+	"\x10truncated_before\x18\x12 \x01(\tR\x0ftruncatedBefore\";\n" +
+	"\tWABStatus\x12\x18\n" +
+	"\arecords\x18\x01 \x01(\x03R\arecords\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\"u\n" +
 	"\rScannerStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
-	"\x04mode\x18\x02 \x01(\tR\x04mode2\xf3\x01\n" +
+	"\x04mode\x18\x02 \x01(\tR\x04mode\x12\x15\n" +
+	"\x06lag_ms\x18\x03 \x01(\x03R\x05lagMs\x12%\n" +
+	"\x0ebuffered_bytes\x18\x04 \x01(\x03R\rbufferedBytes2\x87\x03\n" +
 	"\n" +
 	"WALService\x12E\n" +
 	"\x06Append\x12\x1c.walrig.wal.v1.AppendRequest\x1a\x1d.walrig.wal.v1.AppendResponse\x12[\n" +
 	"\fAppendStream\x12\".walrig.wal.v1.AppendStreamRequest\x1a#.walrig.wal.v1.AppendStreamResponse(\x010\x01\x12A\n" +
-	"\x04Read\x12\x1a.walrig.wal.v1.ReadRequest\x1a\x1b.walrig.wal.v1.ReadResponse0\x012\xe7\a\n" +
+	"\x04Read\x12\x1a.walrig.wal.v1.ReadRequest\x1a\x1b.walrig.wal.v1.ReadResponse0\x01\x12K\n" +
+	"\bBeginTxn\x12\x1e.walrig.wal.v1.BeginTxnRequest\x1a\x1f.walrig.wal.v1.BeginTxnResponse\x12E\n" +
+	"\x06EndTxn\x12\x1c.walrig.wal.v1.EndTxnRequest\x1a\x1d.walrig.wal.v1.EndTxnResponse2\xe7\a\n" +
 	"\fAdminService\x12Z\n" +
 	"\rCreateChannel\x12#.walrig.wal.v1.CreateChannelRequest\x1a$.walrig.wal.v1.CreateChannelResponse\x12`\n" +
 	"\x0fDescribeChannel\x12%.walrig.wal.v1.DescribeChannelRequest\x1a&.walrig.wal.v1.DescribeChannelResponse\x12W\n" +
@@ -2194,7 +2641,7 @@ func file_wal_v1_wal_proto_rawDescGZIP() []byte {
 	return file_wal_v1_wal_proto_rawDescData
 }
 
-var file_wal_v1_wal_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_wal_v1_wal_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_wal_v1_wal_proto_goTypes = []any{
 	(*AppendRecord)(nil),            // 0: walrig.wal.v1.AppendRecord
 	(*AppendRequest)(nil),           // 1: walrig.wal.v1.AppendRequest
@@ -2205,92 +2652,103 @@ var file_wal_v1_wal_proto_goTypes = []any{
 	(*ReadRequest)(nil),             // 6: walrig.wal.v1.ReadRequest
 	(*ReadResponse)(nil),            // 7: walrig.wal.v1.ReadResponse
 	(*ReadRecord)(nil),              // 8: walrig.wal.v1.ReadRecord
-	(*CreateChannelRequest)(nil),    // 9: walrig.wal.v1.CreateChannelRequest
-	(*CreateChannelResponse)(nil),   // 10: walrig.wal.v1.CreateChannelResponse
-	(*DescribeChannelRequest)(nil),  // 11: walrig.wal.v1.DescribeChannelRequest
-	(*DescribeChannelResponse)(nil), // 12: walrig.wal.v1.DescribeChannelResponse
-	(*ListChannelsRequest)(nil),     // 13: walrig.wal.v1.ListChannelsRequest
-	(*ListChannelsResponse)(nil),    // 14: walrig.wal.v1.ListChannelsResponse
-	(*OpenChannelRequest)(nil),      // 15: walrig.wal.v1.OpenChannelRequest
-	(*OpenChannelResponse)(nil),     // 16: walrig.wal.v1.OpenChannelResponse
-	(*CloseChannelRequest)(nil),     // 17: walrig.wal.v1.CloseChannelRequest
-	(*CloseChannelResponse)(nil),    // 18: walrig.wal.v1.CloseChannelResponse
-	(*RemoveChannelRequest)(nil),    // 19: walrig.wal.v1.RemoveChannelRequest
-	(*RemoveChannelResponse)(nil),   // 20: walrig.wal.v1.RemoveChannelResponse
-	(*TruncateChannelRequest)(nil),  // 21: walrig.wal.v1.TruncateChannelRequest
-	(*TruncateChannelResponse)(nil), // 22: walrig.wal.v1.TruncateChannelResponse
-	(*ListPluginsRequest)(nil),      // 23: walrig.wal.v1.ListPluginsRequest
-	(*ListPluginsResponse)(nil),     // 24: walrig.wal.v1.ListPluginsResponse
-	(*DescribePluginRequest)(nil),   // 25: walrig.wal.v1.DescribePluginRequest
-	(*DescribePluginResponse)(nil),  // 26: walrig.wal.v1.DescribePluginResponse
-	(*VerifyPluginRequest)(nil),     // 27: walrig.wal.v1.VerifyPluginRequest
-	(*VerifyPluginResponse)(nil),    // 28: walrig.wal.v1.VerifyPluginResponse
-	(*StatusRequest)(nil),           // 29: walrig.wal.v1.StatusRequest
-	(*StatusResponse)(nil),          // 30: walrig.wal.v1.StatusResponse
-	(*PluginStatus)(nil),            // 31: walrig.wal.v1.PluginStatus
-	(*ChannelStatus)(nil),           // 32: walrig.wal.v1.ChannelStatus
-	(*ScannerStatus)(nil),           // 33: walrig.wal.v1.ScannerStatus
-	nil,                             // 34: walrig.wal.v1.AppendRecord.PropertiesEntry
-	(v1.Outcome_State)(0),           // 35: walrig.types.v1.Outcome.State
-	(*v1.Error)(nil),                // 36: walrig.types.v1.Error
-	(*v1.Record)(nil),               // 37: walrig.types.v1.Record
+	(*BeginTxnRequest)(nil),         // 9: walrig.wal.v1.BeginTxnRequest
+	(*BeginTxnResponse)(nil),        // 10: walrig.wal.v1.BeginTxnResponse
+	(*EndTxnRequest)(nil),           // 11: walrig.wal.v1.EndTxnRequest
+	(*EndTxnResponse)(nil),          // 12: walrig.wal.v1.EndTxnResponse
+	(*CreateChannelRequest)(nil),    // 13: walrig.wal.v1.CreateChannelRequest
+	(*CreateChannelResponse)(nil),   // 14: walrig.wal.v1.CreateChannelResponse
+	(*DescribeChannelRequest)(nil),  // 15: walrig.wal.v1.DescribeChannelRequest
+	(*DescribeChannelResponse)(nil), // 16: walrig.wal.v1.DescribeChannelResponse
+	(*ListChannelsRequest)(nil),     // 17: walrig.wal.v1.ListChannelsRequest
+	(*ListChannelsResponse)(nil),    // 18: walrig.wal.v1.ListChannelsResponse
+	(*OpenChannelRequest)(nil),      // 19: walrig.wal.v1.OpenChannelRequest
+	(*OpenChannelResponse)(nil),     // 20: walrig.wal.v1.OpenChannelResponse
+	(*CloseChannelRequest)(nil),     // 21: walrig.wal.v1.CloseChannelRequest
+	(*CloseChannelResponse)(nil),    // 22: walrig.wal.v1.CloseChannelResponse
+	(*RemoveChannelRequest)(nil),    // 23: walrig.wal.v1.RemoveChannelRequest
+	(*RemoveChannelResponse)(nil),   // 24: walrig.wal.v1.RemoveChannelResponse
+	(*TruncateChannelRequest)(nil),  // 25: walrig.wal.v1.TruncateChannelRequest
+	(*TruncateChannelResponse)(nil), // 26: walrig.wal.v1.TruncateChannelResponse
+	(*ListPluginsRequest)(nil),      // 27: walrig.wal.v1.ListPluginsRequest
+	(*ListPluginsResponse)(nil),     // 28: walrig.wal.v1.ListPluginsResponse
+	(*DescribePluginRequest)(nil),   // 29: walrig.wal.v1.DescribePluginRequest
+	(*DescribePluginResponse)(nil),  // 30: walrig.wal.v1.DescribePluginResponse
+	(*VerifyPluginRequest)(nil),     // 31: walrig.wal.v1.VerifyPluginRequest
+	(*VerifyPluginResponse)(nil),    // 32: walrig.wal.v1.VerifyPluginResponse
+	(*StatusRequest)(nil),           // 33: walrig.wal.v1.StatusRequest
+	(*StatusResponse)(nil),          // 34: walrig.wal.v1.StatusResponse
+	(*PluginStatus)(nil),            // 35: walrig.wal.v1.PluginStatus
+	(*ChannelStatus)(nil),           // 36: walrig.wal.v1.ChannelStatus
+	(*WABStatus)(nil),               // 37: walrig.wal.v1.WABStatus
+	(*ScannerStatus)(nil),           // 38: walrig.wal.v1.ScannerStatus
+	nil,                             // 39: walrig.wal.v1.AppendRecord.PropertiesEntry
+	(v1.Outcome_State)(0),           // 40: walrig.types.v1.Outcome.State
+	(*v1.Error)(nil),                // 41: walrig.types.v1.Error
+	(*v1.Record)(nil),               // 42: walrig.types.v1.Record
 }
 var file_wal_v1_wal_proto_depIdxs = []int32{
-	34, // 0: walrig.wal.v1.AppendRecord.properties:type_name -> walrig.wal.v1.AppendRecord.PropertiesEntry
+	39, // 0: walrig.wal.v1.AppendRecord.properties:type_name -> walrig.wal.v1.AppendRecord.PropertiesEntry
 	0,  // 1: walrig.wal.v1.AppendRequest.records:type_name -> walrig.wal.v1.AppendRecord
 	3,  // 2: walrig.wal.v1.AppendResponse.results:type_name -> walrig.wal.v1.AppendResult
-	35, // 3: walrig.wal.v1.AppendResult.state:type_name -> walrig.types.v1.Outcome.State
-	36, // 4: walrig.wal.v1.AppendResult.error:type_name -> walrig.types.v1.Error
+	40, // 3: walrig.wal.v1.AppendResult.state:type_name -> walrig.types.v1.Outcome.State
+	41, // 4: walrig.wal.v1.AppendResult.error:type_name -> walrig.types.v1.Error
 	0,  // 5: walrig.wal.v1.AppendStreamRequest.records:type_name -> walrig.wal.v1.AppendRecord
 	3,  // 6: walrig.wal.v1.AppendStreamResponse.results:type_name -> walrig.wal.v1.AppendResult
-	36, // 7: walrig.wal.v1.AppendStreamResponse.end:type_name -> walrig.types.v1.Error
+	41, // 7: walrig.wal.v1.AppendStreamResponse.end:type_name -> walrig.types.v1.Error
 	8,  // 8: walrig.wal.v1.ReadResponse.records:type_name -> walrig.wal.v1.ReadRecord
-	37, // 9: walrig.wal.v1.ReadRecord.record:type_name -> walrig.types.v1.Record
-	32, // 10: walrig.wal.v1.CreateChannelResponse.channel:type_name -> walrig.wal.v1.ChannelStatus
-	32, // 11: walrig.wal.v1.DescribeChannelResponse.channel:type_name -> walrig.wal.v1.ChannelStatus
-	32, // 12: walrig.wal.v1.ListChannelsResponse.channels:type_name -> walrig.wal.v1.ChannelStatus
-	32, // 13: walrig.wal.v1.OpenChannelResponse.channel:type_name -> walrig.wal.v1.ChannelStatus
-	32, // 14: walrig.wal.v1.TruncateChannelResponse.channel:type_name -> walrig.wal.v1.ChannelStatus
-	31, // 15: walrig.wal.v1.ListPluginsResponse.plugins:type_name -> walrig.wal.v1.PluginStatus
-	31, // 16: walrig.wal.v1.DescribePluginResponse.status:type_name -> walrig.wal.v1.PluginStatus
-	31, // 17: walrig.wal.v1.VerifyPluginResponse.status:type_name -> walrig.wal.v1.PluginStatus
-	31, // 18: walrig.wal.v1.StatusResponse.plugins:type_name -> walrig.wal.v1.PluginStatus
-	32, // 19: walrig.wal.v1.StatusResponse.channels:type_name -> walrig.wal.v1.ChannelStatus
-	36, // 20: walrig.wal.v1.ChannelStatus.error:type_name -> walrig.types.v1.Error
-	33, // 21: walrig.wal.v1.ChannelStatus.scanners:type_name -> walrig.wal.v1.ScannerStatus
-	1,  // 22: walrig.wal.v1.WALService.Append:input_type -> walrig.wal.v1.AppendRequest
-	4,  // 23: walrig.wal.v1.WALService.AppendStream:input_type -> walrig.wal.v1.AppendStreamRequest
-	6,  // 24: walrig.wal.v1.WALService.Read:input_type -> walrig.wal.v1.ReadRequest
-	9,  // 25: walrig.wal.v1.AdminService.CreateChannel:input_type -> walrig.wal.v1.CreateChannelRequest
-	11, // 26: walrig.wal.v1.AdminService.DescribeChannel:input_type -> walrig.wal.v1.DescribeChannelRequest
-	13, // 27: walrig.wal.v1.AdminService.ListChannels:input_type -> walrig.wal.v1.ListChannelsRequest
-	15, // 28: walrig.wal.v1.AdminService.OpenChannel:input_type -> walrig.wal.v1.OpenChannelRequest
-	17, // 29: walrig.wal.v1.AdminService.CloseChannel:input_type -> walrig.wal.v1.CloseChannelRequest
-	19, // 30: walrig.wal.v1.AdminService.RemoveChannel:input_type -> walrig.wal.v1.RemoveChannelRequest
-	21, // 31: walrig.wal.v1.AdminService.TruncateChannel:input_type -> walrig.wal.v1.TruncateChannelRequest
-	23, // 32: walrig.wal.v1.AdminService.ListPlugins:input_type -> walrig.wal.v1.ListPluginsRequest
-	25, // 33: walrig.wal.v1.AdminService.DescribePlugin:input_type -> walrig.wal.v1.DescribePluginRequest
-	27, // 34: walrig.wal.v1.AdminService.VerifyPlugin:input_type -> walrig.wal.v1.VerifyPluginRequest
-	29, // 35: walrig.wal.v1.AdminService.Status:input_type -> walrig.wal.v1.StatusRequest
-	2,  // 36: walrig.wal.v1.WALService.Append:output_type -> walrig.wal.v1.AppendResponse
-	5,  // 37: walrig.wal.v1.WALService.AppendStream:output_type -> walrig.wal.v1.AppendStreamResponse
-	7,  // 38: walrig.wal.v1.WALService.Read:output_type -> walrig.wal.v1.ReadResponse
-	10, // 39: walrig.wal.v1.AdminService.CreateChannel:output_type -> walrig.wal.v1.CreateChannelResponse
-	12, // 40: walrig.wal.v1.AdminService.DescribeChannel:output_type -> walrig.wal.v1.DescribeChannelResponse
-	14, // 41: walrig.wal.v1.AdminService.ListChannels:output_type -> walrig.wal.v1.ListChannelsResponse
-	16, // 42: walrig.wal.v1.AdminService.OpenChannel:output_type -> walrig.wal.v1.OpenChannelResponse
-	18, // 43: walrig.wal.v1.AdminService.CloseChannel:output_type -> walrig.wal.v1.CloseChannelResponse
-	20, // 44: walrig.wal.v1.AdminService.RemoveChannel:output_type -> walrig.wal.v1.RemoveChannelResponse
-	22, // 45: walrig.wal.v1.AdminService.TruncateChannel:output_type -> walrig.wal.v1.TruncateChannelResponse
-	24, // 46: walrig.wal.v1.AdminService.ListPlugins:output_type -> walrig.wal.v1.ListPluginsResponse
-	26, // 47: walrig.wal.v1.AdminService.DescribePlugin:output_type -> walrig.wal.v1.DescribePluginResponse
-	28, // 48: walrig.wal.v1.AdminService.VerifyPlugin:output_type -> walrig.wal.v1.VerifyPluginResponse
-	30, // 49: walrig.wal.v1.AdminService.Status:output_type -> walrig.wal.v1.StatusResponse
-	36, // [36:50] is the sub-list for method output_type
-	22, // [22:36] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	42, // 9: walrig.wal.v1.ReadRecord.record:type_name -> walrig.types.v1.Record
+	3,  // 10: walrig.wal.v1.EndTxnResponse.result:type_name -> walrig.wal.v1.AppendResult
+	36, // 11: walrig.wal.v1.CreateChannelResponse.channel:type_name -> walrig.wal.v1.ChannelStatus
+	36, // 12: walrig.wal.v1.DescribeChannelResponse.channel:type_name -> walrig.wal.v1.ChannelStatus
+	36, // 13: walrig.wal.v1.ListChannelsResponse.channels:type_name -> walrig.wal.v1.ChannelStatus
+	36, // 14: walrig.wal.v1.OpenChannelResponse.channel:type_name -> walrig.wal.v1.ChannelStatus
+	36, // 15: walrig.wal.v1.TruncateChannelResponse.channel:type_name -> walrig.wal.v1.ChannelStatus
+	35, // 16: walrig.wal.v1.ListPluginsResponse.plugins:type_name -> walrig.wal.v1.PluginStatus
+	35, // 17: walrig.wal.v1.DescribePluginResponse.status:type_name -> walrig.wal.v1.PluginStatus
+	35, // 18: walrig.wal.v1.VerifyPluginResponse.status:type_name -> walrig.wal.v1.PluginStatus
+	35, // 19: walrig.wal.v1.StatusResponse.plugins:type_name -> walrig.wal.v1.PluginStatus
+	36, // 20: walrig.wal.v1.StatusResponse.channels:type_name -> walrig.wal.v1.ChannelStatus
+	41, // 21: walrig.wal.v1.ChannelStatus.error:type_name -> walrig.types.v1.Error
+	38, // 22: walrig.wal.v1.ChannelStatus.scanners:type_name -> walrig.wal.v1.ScannerStatus
+	37, // 23: walrig.wal.v1.ChannelStatus.wab:type_name -> walrig.wal.v1.WABStatus
+	1,  // 24: walrig.wal.v1.WALService.Append:input_type -> walrig.wal.v1.AppendRequest
+	4,  // 25: walrig.wal.v1.WALService.AppendStream:input_type -> walrig.wal.v1.AppendStreamRequest
+	6,  // 26: walrig.wal.v1.WALService.Read:input_type -> walrig.wal.v1.ReadRequest
+	9,  // 27: walrig.wal.v1.WALService.BeginTxn:input_type -> walrig.wal.v1.BeginTxnRequest
+	11, // 28: walrig.wal.v1.WALService.EndTxn:input_type -> walrig.wal.v1.EndTxnRequest
+	13, // 29: walrig.wal.v1.AdminService.CreateChannel:input_type -> walrig.wal.v1.CreateChannelRequest
+	15, // 30: walrig.wal.v1.AdminService.DescribeChannel:input_type -> walrig.wal.v1.DescribeChannelRequest
+	17, // 31: walrig.wal.v1.AdminService.ListChannels:input_type -> walrig.wal.v1.ListChannelsRequest
+	19, // 32: walrig.wal.v1.AdminService.OpenChannel:input_type -> walrig.wal.v1.OpenChannelRequest
+	21, // 33: walrig.wal.v1.AdminService.CloseChannel:input_type -> walrig.wal.v1.CloseChannelRequest
+	23, // 34: walrig.wal.v1.AdminService.RemoveChannel:input_type -> walrig.wal.v1.RemoveChannelRequest
+	25, // 35: walrig.wal.v1.AdminService.TruncateChannel:input_type -> walrig.wal.v1.TruncateChannelRequest
+	27, // 36: walrig.wal.v1.AdminService.ListPlugins:input_type -> walrig.wal.v1.ListPluginsRequest
+	29, // 37: walrig.wal.v1.AdminService.DescribePlugin:input_type -> walrig.wal.v1.DescribePluginRequest
+	31, // 38: walrig.wal.v1.AdminService.VerifyPlugin:input_type -> walrig.wal.v1.VerifyPluginRequest
+	33, // 39: walrig.wal.v1.AdminService.Status:input_type -> walrig.wal.v1.StatusRequest
+	2,  // 40: walrig.wal.v1.WALService.Append:output_type -> walrig.wal.v1.AppendResponse
+	5,  // 41: walrig.wal.v1.WALService.AppendStream:output_type -> walrig.wal.v1.AppendStreamResponse
+	7,  // 42: walrig.wal.v1.WALService.Read:output_type -> walrig.wal.v1.ReadResponse
+	10, // 43: walrig.wal.v1.WALService.BeginTxn:output_type -> walrig.wal.v1.BeginTxnResponse
+	12, // 44: walrig.wal.v1.WALService.EndTxn:output_type -> walrig.wal.v1.EndTxnResponse
+	14, // 45: walrig.wal.v1.AdminService.CreateChannel:output_type -> walrig.wal.v1.CreateChannelResponse
+	16, // 46: walrig.wal.v1.AdminService.DescribeChannel:output_type -> walrig.wal.v1.DescribeChannelResponse
+	18, // 47: walrig.wal.v1.AdminService.ListChannels:output_type -> walrig.wal.v1.ListChannelsResponse
+	20, // 48: walrig.wal.v1.AdminService.OpenChannel:output_type -> walrig.wal.v1.OpenChannelResponse
+	22, // 49: walrig.wal.v1.AdminService.CloseChannel:output_type -> walrig.wal.v1.CloseChannelResponse
+	24, // 50: walrig.wal.v1.AdminService.RemoveChannel:output_type -> walrig.wal.v1.RemoveChannelResponse
+	26, // 51: walrig.wal.v1.AdminService.TruncateChannel:output_type -> walrig.wal.v1.TruncateChannelResponse
+	28, // 52: walrig.wal.v1.AdminService.ListPlugins:output_type -> walrig.wal.v1.ListPluginsResponse
+	30, // 53: walrig.wal.v1.AdminService.DescribePlugin:output_type -> walrig.wal.v1.DescribePluginResponse
+	32, // 54: walrig.wal.v1.AdminService.VerifyPlugin:output_type -> walrig.wal.v1.VerifyPluginResponse
+	34, // 55: walrig.wal.v1.AdminService.Status:output_type -> walrig.wal.v1.StatusResponse
+	40, // [40:56] is the sub-list for method output_type
+	24, // [24:40] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_wal_v1_wal_proto_init() }
@@ -2304,7 +2762,7 @@ func file_wal_v1_wal_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wal_v1_wal_proto_rawDesc), len(file_wal_v1_wal_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   35,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

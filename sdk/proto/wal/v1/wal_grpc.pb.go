@@ -24,6 +24,8 @@ const (
 	WALService_Append_FullMethodName       = "/walrig.wal.v1.WALService/Append"
 	WALService_AppendStream_FullMethodName = "/walrig.wal.v1.WALService/AppendStream"
 	WALService_Read_FullMethodName         = "/walrig.wal.v1.WALService/Read"
+	WALService_BeginTxn_FullMethodName     = "/walrig.wal.v1.WALService/BeginTxn"
+	WALService_EndTxn_FullMethodName       = "/walrig.wal.v1.WALService/EndTxn"
 )
 
 // WALServiceClient is the client API for WALService service.
@@ -47,6 +49,13 @@ type WALServiceClient interface {
 	// Read sends a channel's records in log order. A client that lost the stream
 	// goes on with the last resume that it got.
 	Read(ctx context.Context, in *ReadRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadResponse], error)
+	// BeginTxn opens a transaction. It belongs to the channel's present term, and
+	// survives connections, clients and the backend's crashes within it.
+	BeginTxn(ctx context.Context, in *BeginTxnRequest, opts ...grpc.CallOption) (*BeginTxnResponse, error)
+	// EndTxn waits until every record of the transaction is resolved. A commit
+	// makes it visible then, whole, at the commit's tick; it is refused, and the
+	// transaction rolled back, if one of its records failed.
+	EndTxn(ctx context.Context, in *EndTxnRequest, opts ...grpc.CallOption) (*EndTxnResponse, error)
 }
 
 type wALServiceClient struct {
@@ -99,6 +108,26 @@ func (c *wALServiceClient) Read(ctx context.Context, in *ReadRequest, opts ...gr
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type WALService_ReadClient = grpc.ServerStreamingClient[ReadResponse]
 
+func (c *wALServiceClient) BeginTxn(ctx context.Context, in *BeginTxnRequest, opts ...grpc.CallOption) (*BeginTxnResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(BeginTxnResponse)
+	err := c.cc.Invoke(ctx, WALService_BeginTxn_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *wALServiceClient) EndTxn(ctx context.Context, in *EndTxnRequest, opts ...grpc.CallOption) (*EndTxnResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EndTxnResponse)
+	err := c.cc.Invoke(ctx, WALService_EndTxn_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // WALServiceServer is the server API for WALService service.
 // All implementations must embed UnimplementedWALServiceServer
 // for forward compatibility.
@@ -120,6 +149,13 @@ type WALServiceServer interface {
 	// Read sends a channel's records in log order. A client that lost the stream
 	// goes on with the last resume that it got.
 	Read(*ReadRequest, grpc.ServerStreamingServer[ReadResponse]) error
+	// BeginTxn opens a transaction. It belongs to the channel's present term, and
+	// survives connections, clients and the backend's crashes within it.
+	BeginTxn(context.Context, *BeginTxnRequest) (*BeginTxnResponse, error)
+	// EndTxn waits until every record of the transaction is resolved. A commit
+	// makes it visible then, whole, at the commit's tick; it is refused, and the
+	// transaction rolled back, if one of its records failed.
+	EndTxn(context.Context, *EndTxnRequest) (*EndTxnResponse, error)
 	mustEmbedUnimplementedWALServiceServer()
 }
 
@@ -138,6 +174,12 @@ func (UnimplementedWALServiceServer) AppendStream(grpc.BidiStreamingServer[Appen
 }
 func (UnimplementedWALServiceServer) Read(*ReadRequest, grpc.ServerStreamingServer[ReadResponse]) error {
 	return status.Error(codes.Unimplemented, "method Read not implemented")
+}
+func (UnimplementedWALServiceServer) BeginTxn(context.Context, *BeginTxnRequest) (*BeginTxnResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method BeginTxn not implemented")
+}
+func (UnimplementedWALServiceServer) EndTxn(context.Context, *EndTxnRequest) (*EndTxnResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method EndTxn not implemented")
 }
 func (UnimplementedWALServiceServer) mustEmbedUnimplementedWALServiceServer() {}
 func (UnimplementedWALServiceServer) testEmbeddedByValue()                    {}
@@ -196,6 +238,42 @@ func _WALService_Read_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type WALService_ReadServer = grpc.ServerStreamingServer[ReadResponse]
 
+func _WALService_BeginTxn_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(BeginTxnRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WALServiceServer).BeginTxn(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WALService_BeginTxn_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WALServiceServer).BeginTxn(ctx, req.(*BeginTxnRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _WALService_EndTxn_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EndTxnRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WALServiceServer).EndTxn(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WALService_EndTxn_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WALServiceServer).EndTxn(ctx, req.(*EndTxnRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // WALService_ServiceDesc is the grpc.ServiceDesc for WALService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -206,6 +284,14 @@ var WALService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Append",
 			Handler:    _WALService_Append_Handler,
+		},
+		{
+			MethodName: "BeginTxn",
+			Handler:    _WALService_BeginTxn_Handler,
+		},
+		{
+			MethodName: "EndTxn",
+			Handler:    _WALService_EndTxn_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

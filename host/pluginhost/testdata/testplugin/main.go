@@ -1,21 +1,23 @@
-package pluginhost
+// Command testplugin is the plugin of the tests. It does what its mode says; those
+// modes that are not named in runAs serve without the SDK, as a plugin of another
+// author might. They are started by a script that hides the cookie, because
+// the SDK takes over stdout otherwise.
+package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"strings"
 	"sync"
 	"syscall"
-	"testing"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	goplugin "github.com/hashicorp/go-plugin"
-	"go.uber.org/goleak"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -27,28 +29,17 @@ import (
 	"github.com/walrig/walrig/sdk/walimpls"
 )
 
-// The test binary is the plugin, too: with modeVariable in its environment it
-// is not a test but the plugin of that mode. Modes of the kind "raw" serve
-// without the SDK, as a plugin of another author might; they are started by a
-// script that hides the cookie, because the SDK takes over stdout otherwise.
+// The mode and its argument come in by the environment.
 const (
 	modeVariable   = "WALRIG_TEST_MODE"
-	cookieVariable = "WALRIG_TEST_COOKIE"
 	argVariable    = "WALRIG_TEST_ARG"
+	cookieVariable = "WALRIG_TEST_COOKIE"
 )
 
-func TestMain(m *testing.M) {
-	if mode := os.Getenv(modeVariable); mode != "" {
-		runAs(mode, os.Getenv(argVariable))
-		return
-	}
-	goleak.VerifyTestMain(m)
-}
+func main() { runAs(os.Getenv(modeVariable), os.Getenv(argVariable)) }
 
 func runAs(mode, arg string) {
 	switch mode {
-	case "host": // a host that is killed (see TestNoOrphan…)
-		runTestHost(arg)
 	case "sdk":
 		plugin.Serve(memBuilder{})
 	case "sleep": // before it serves
@@ -154,6 +145,13 @@ func (r *rawServer) Configure(context.Context, *pluginv1.ConfigureRequest) (*plu
 				fmt.Println(strings.Repeat("y", 1023))
 			}
 			fmt.Println(strings.Repeat("z", 1<<20))
+			for range 10 << 10 {
+				_, _ = syscall.Write(1, bytes.Repeat([]byte("w"), 1024))
+			}
+			for {
+				time.Sleep(100 * time.Millisecond)
+				_, _ = syscall.Write(1, []byte("\nthe end\n"))
+			}
 		}()
 	}
 	return &pluginv1.ConfigureResponse{}, nil
@@ -197,7 +195,7 @@ func (b memBuilder) Describe() walimpls.Description {
 	return walimpls.Description{
 		Backend: b.Name(), Version: "1.2.3", IDLayout: "u64",
 		Capabilities: walimpls.Capabilities{Fencing: walimpls.FencingNone, Durability: walimpls.DurabilityMemory, Truncation: walimpls.TruncationNone},
-		Limits:       walimpls.Limits{MaxMessageBytes: 1 << 20, MaxBatchRecords: 100, MaxBatchBytes: 4 << 20},
+		Limits:       walimpls.Limits{MaxMessageBytes: 16 << 20, MaxBatchRecords: 1000, MaxBatchBytes: 16 << 20},
 		Config:       []walimpls.ConfigField{{Name: "dir", Type: walimpls.ConfigString, Doc: "must exist, if given"}},
 	}
 }
@@ -225,6 +223,7 @@ func (*memOpener) Open(_ context.Context, opt walimpls.OpenOptions) (walimpls.WA
 		os.Exit(3)
 	case "stop":
 		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		time.Sleep(time.Minute) // the signal may take a moment
 	case "refuse":
 		return nil, walimpls.NewFencedError("refuse", opt.Pair(), walimpls.Pair{Term: 9, Incarnation: 9})
 	}
@@ -270,8 +269,36 @@ func (w *memWAL) Bounds(context.Context) (walimpls.Bounds, error) {
 	return walimpls.Bounds{Earliest: w.log[0].ID, Latest: w.log[n-1].ID, LatestRecord: w.log[n-1].ID}, nil
 }
 
+// Read returns what is there now, from the start on, and then waits for ever.
 func (w *memWAL) Read(context.Context, walimpls.ReadOptions) (walimpls.Scanner, error) {
-	return nil, walimpls.Errorf(walimpls.CodeUnsupported, w.channel.Name, "read")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return &memScanner{left: w.log, closed: make(chan struct{})}, nil
+}
+
+type memScanner struct {
+	left   []message.Message
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (s *memScanner) Next(ctx context.Context) ([]message.Message, error) {
+	if len(s.left) == 0 {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-s.closed:
+			return nil, walimpls.Errorf(walimpls.CodeClosed, "", "closed")
+		}
+	}
+	next := s.left[:min(len(s.left), 100)]
+	s.left = s.left[len(next):]
+	return next, nil
+}
+
+func (s *memScanner) Close() error {
+	s.once.Do(func() { close(s.closed) })
+	return nil
 }
 
 func (w *memWAL) Truncate(context.Context, message.ID) error {
@@ -279,21 +306,3 @@ func (w *memWAL) Truncate(context.Context, message.ID) error {
 }
 
 func (w *memWAL) Close(context.Context) error { return nil }
-
-// runTestHost is a host that runs until it is killed. It prints the pid of its
-// plugin once that runs.
-func runTestHost(mode string) {
-	script, arg, _ := strings.Cut(mode, "|")
-	mode, arg, _ = strings.Cut(arg, "|")
-	h, err := New(Options{Plugins: []Config{{Name: "p", Backend: "mem", Path: script, Env: map[string]string{modeVariable: mode, argVariable: arg}}}})
-	if err != nil {
-		panic(err)
-	}
-	p := h.Plugins()[0]
-	if err := p.WaitFirstStart(context.Background()); err != nil {
-		panic(err)
-	}
-	fmt.Println(p.Status().PID, h.dirs.path)
-	_, _ = io.Copy(io.Discard, os.Stdin)
-	select {}
-}
