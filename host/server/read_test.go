@@ -54,8 +54,9 @@ func TestLostPositionCarriesTheBoundsAsText(t *testing.T) {
 	ids := appendAll(t, c, "orders", "a", "b", "c")
 	st, err := c.TruncateChannel(ctx, "orders", ids[1])
 	must(t, err)
-	if st.GetEarliestId() != ids[1] || st.GetLatestId() != ids[2] {
-		t.Errorf("bounds %s to %s, want %s to %s", st.GetEarliestId(), st.GetLatestId(), ids[1], ids[2])
+	// A time tick may have come behind the last record.
+	if latest := st.GetLatestId(); st.GetEarliestId() != ids[1] || latest != ids[2] && latest <= ids[2] {
+		t.Errorf("bounds %s to %s, want %s to %s", st.GetEarliestId(), latest, ids[1], ids[2])
 	}
 	for _, from := range []string{ids[0], "9999", "after:9999"} {
 		_, err := tryRead(t, c, "orders", client.ReadOptions{From: from})

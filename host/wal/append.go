@@ -140,12 +140,14 @@ func (w *termWAL) accept(op *interceptors.Operation) {
 			poke(w.pulse)
 		}
 		change := w.progressed()
+		w.waiting++
 		w.mu.Unlock()
 		select {
 		case <-change:
 		case <-op.Ctx.Done():
 		}
 		w.mu.Lock()
+		w.waiting--
 	}
 }
 

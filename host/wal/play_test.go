@@ -223,13 +223,17 @@ func (h *playHost) call(name, op, unit string, do func(ctx context.Context) Resu
 	<-started
 }
 
-// accepted waits until one more record than before has its tick.
+// accepted waits until one more record than before has its tick, or waits for
+// one because the backend is away.
 func (h *playHost) accepted(do func()) {
 	w := h.w.(*termWAL)
-	highest := func() message.Tick { w.mu.Lock(); defer w.mu.Unlock(); return w.core.Highest() }
-	before := highest()
+	now := func() (message.Tick, int) { w.mu.Lock(); defer w.mu.Unlock(); return w.core.Highest(), w.waiting }
+	before, waited := now()
 	do()
-	waitFor(h.p.t, func() bool { return highest() > before || w.Err() != nil })
+	waitFor(h.p.t, func() bool {
+		highest, waiting := now()
+		return highest > before || waiting > waited || w.Err() != nil
+	})
 }
 
 func (h *playHost) await(name string) string {

@@ -61,6 +61,8 @@ type termWAL struct {
 	change  chan struct{}
 	awaited bool
 	readers map[*readerHandle]struct{}
+	// waiting counts the appends that wait for their ticks.
+	waiting int
 	// violations are those of the scanners that were closed.
 	violations int64
 	// lastPersisted is when the last persisted time tick was accepted.

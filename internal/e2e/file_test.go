@@ -13,8 +13,11 @@ import (
 // TestAMillionLinesComeBackByteForByte is the first thing that a new user does.
 func TestAMillionLinesComeBackByteForByte(t *testing.T) {
 	lines := 1_000_000
-	if testing.Short() {
+	switch {
+	case testing.Short():
 		lines = 50_000
+	case len(raceFlag) > 0:
+		lines = 200_000 // the programs under test are many times slower
 	}
 	var text bytes.Buffer
 	for i := range lines {

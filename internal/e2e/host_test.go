@@ -196,7 +196,7 @@ func eventually(t *testing.T, d time.Duration, what string, ok func() bool) {
 // walrig runs a command of the CLI against the host and returns what it prints.
 func (h *host) walrig(stdin string, args ...string) (stdout, stderr string, code int) {
 	h.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(binaries, "walrig"), args...)
 	cmd.Env = append(cleanEnv(), "WALRIG_ADDR="+h.addr)

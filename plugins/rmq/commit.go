@@ -16,9 +16,9 @@ import (
 const droppedBelow = math.MaxUint64
 
 const (
-	// commitBytes bounds one commit, so that a full queue does not become one
-	// huge batch in memory.
-	commitBytes = 16 << 20
+	// commitBytes bounds one commit. Pebble makes a table of its own of a batch
+	// above half a write buffer; the sync is paid for long before.
+	commitBytes = 4 << 20
 	// commitYields: each yield lets appenders that the last commit woke queue
 	// their next batch, which makes the next commit larger. A timer would only
 	// add latency.
@@ -33,10 +33,10 @@ func (e *engine) run() {
 	defer e.teardown()
 	for {
 		<-e.queue.wake
-		for range commitYields {
-			runtime.Gosched()
-		}
 		for {
+			for range commitYields {
+				runtime.Gosched()
+			}
 			e.mu.Lock()
 			if e.state != engineRunning {
 				e.mu.Unlock()

@@ -19,9 +19,39 @@ import (
 	"github.com/walrig/walrig/sdk/walimpls"
 )
 
+// crashFS is a file system that can lose its power. It keeps a crash away from
+// the two calls of MemFS that take its clone lock twice, and would wait for
+// ever for a crash that waits between the two.
+type crashFS struct {
+	*vfs.MemFS
+	mu sync.RWMutex // held for reading by those calls, for writing by a crash
+}
+
+func newCrashFS() *crashFS { return &crashFS{MemFS: vfs.NewCrashableMem()} }
+
+// crash returns the disk as it may be after a power loss now; percent of what
+// was not synced is on it.
+func (f *crashFS) crash(percent int, rng *rand.Rand) *crashFS {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return &crashFS{MemFS: f.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng})}
+}
+
+func (f *crashFS) Lock(name string) (io.Closer, error) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.MemFS.Lock(name)
+}
+
+func (f *crashFS) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.MemFS.ReuseForWrite(oldname, newname, c)
+}
+
 // crashPoint is a disk as a power loss left it, and what was promised before.
 type crashPoint struct {
-	fs    *vfs.MemFS
+	fs    *crashFS
 	acked map[message.ID]string
 	// pair is the highest that an Open returned before.
 	pair walimpls.Pair
@@ -101,7 +131,7 @@ func TestAcknowledgedSurvivesPowerLossAtAnyMoment(t *testing.T) {
 	const writers, perRound = 8, 20
 	rng := rand.New(rand.NewPCG(1, 2))
 	for done := 0; done < points; {
-		fs := vfs.NewCrashableMem()
+		fs := newCrashFS()
 		s := newMemStore(t)
 		s.fs = fs
 		s.tune = func(s *settings) { s.memtableSize = 64 << 10 } // roll logs and flush tables often
@@ -121,7 +151,7 @@ func TestAcknowledgedSurvivesPowerLossAtAnyMoment(t *testing.T) {
 				p.acked[id] = text
 			}
 			// What is promised is taken before the disk, never after.
-			p.fs = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: rng.IntN(5) * 25, RNG: rng})
+			p.fs = fs.crash(rng.IntN(5)*25, rng)
 			return p
 		}
 		// The first points lie inside the very first Open.
@@ -193,7 +223,13 @@ func TestAcknowledgedSurvivesPowerLossAtAnyMoment(t *testing.T) {
 // W-05: a power loss after every single file operation of appends, truncation,
 // the roll of Pebble's log, flush and drop.
 func TestPowerLossAfterEveryFileOperation(t *testing.T) {
-	fs := vfs.NewCrashableMem()
+	t.Run("with room", func(t *testing.T) { crashEverywhere(t, 1<<30) })
+	t.Run("on a nearly full disk", func(t *testing.T) { crashEverywhere(t, 200<<20) })
+}
+
+func crashEverywhere(t *testing.T, free uint64) {
+	fs := newCrashFS()
+	fs.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: free, TotalBytes: 1 << 30})
 	faults := &faults{}
 	s := newMemStore(t)
 	s.fs = errorfs.Wrap(fs, errorfs.InjectorFunc(faults.maybe))
@@ -217,7 +253,7 @@ func TestPowerLossAfterEveryFileOperation(t *testing.T) {
 		for id, text := range now.acked {
 			p.acked[id] = text
 		}
-		p.fs = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: rng.IntN(3) * 50, RNG: rng})
+		p.fs = fs.crash(rng.IntN(3)*50, rng)
 		crashes = append(crashes, p)
 		return nil
 	})
@@ -259,7 +295,7 @@ func TestPowerLossAfterEveryFileOperation(t *testing.T) {
 
 // A drop that a power loss met is there whole or not at all.
 func TestPowerLossInsideDrop(t *testing.T) {
-	fs := vfs.NewCrashableMem()
+	fs := newCrashFS()
 	faults := &faults{}
 	s := newMemStore(t)
 	s.fs = errorfs.Wrap(fs, errorfs.InjectorFunc(faults.maybe))
@@ -267,20 +303,20 @@ func TestPowerLossInsideDrop(t *testing.T) {
 	w := mustOpen(t, o, rw("c", 1, 1))
 	mustAppend(t, w, "a", "b")
 	var mu sync.Mutex
-	var disks []*vfs.MemFS
+	var disks []*crashFS
 	rng := rand.New(rand.NewPCG(5, 6))
 	faults.set(func(op errorfs.Op) error {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, percent := range []int{0, 50, 100} {
-			disks = append(disks, fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng}))
+			disks = append(disks, fs.crash(percent, rng))
 		}
 		return nil
 	})
 	must(t, o.Drop(testContext(t), "c", 1))
 	faults.set(nil)
 	whole, gone := 0, 0
-	for _, disk := range append(disks, fs.CrashClone(vfs.CrashCloneCfg{})) {
+	for _, disk := range append(disks, fs.crash(0, rng)) {
 		s.fs = disk
 		o := s.opener()
 		r, err := o.Open(testContext(t), ro("c"))

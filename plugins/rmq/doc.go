@@ -35,13 +35,15 @@
 //     a log that was dropped and made again starts at 1 with another store id.
 //  7. StartFrom and StartAfter need the record with the id to be in the log; so
 //     StartAfter the record just below the earliest is *PositionLostError, too.
-//  8. Truncate is durable when it returns; the space comes free within seconds
-//     by Pebble's background work (TruncationDeferred). Readers hold nothing back.
+//  8. Truncate is durable when it returns; the space comes free within seconds,
+//     up to an eighth of a write buffer or a third of what is live, whichever is
+//     more, because nothing much is rewritten for little (TruncationDeferred; see
+//     reclaim.go). Readers hold nothing back.
 //  9. Drop deletes the log and its terms. Its handles are fenced; its scanners,
 //     and Read and Bounds, are ErrNotFound.
 //  10. While the file system has less free than min_free, appends are ErrNoSpace,
 //     not stored, and the handle lives on. Opens, truncation and drops use the
-//     reserve.
+//     reserve, and so does the work that gives their space back.
 //  11. A record that is too large, or of type invalid or fence, is refused by
 //     itself; its neighbours in the batch are stored.
 //  12. The first Open opens the folder, waiting up to open_timeout for its lock;
@@ -75,5 +77,6 @@
 //	02 0000000000000001 0000000000000002  01 01 03 01 00 00 00 00 00 68 69
 //
 // Start reading at opener.go (the folder's life), then openlog.go and queue.go
-// (what is admitted), commit.go (what is written), scanner.go, and gate.go.
+// (what is admitted), commit.go (what is written), scanner.go, gate.go (what
+// happens when the disk fails) and reclaim.go.
 package rmq

@@ -32,6 +32,8 @@ type engine struct {
 	db       *pebble.DB
 	// opening is true while pebble.Open runs.
 	opening atomic.Bool
+	// stopped is closed when the engine takes nothing more.
+	stopped chan struct{}
 	// released is closed when nothing can touch the folder any more and its
 	// lock is free.
 	released chan struct{}
@@ -78,7 +80,8 @@ func openEngine(ctx context.Context, s settings, log *zap.Logger) (*engine, erro
 		logs:    make(map[string]*logState),
 		leaving: make(map[*logState]struct{}),
 		nextLog: 1,
-		queue:   queue{wake: make(chan struct{}, 1)},
+		queue:   newQueue(s.queueBytes),
+		stopped: make(chan struct{}),
 	}
 	e.gate = newGate(s.fs, s.retryPause, e.failed)
 	err = e.openPebble()
@@ -162,7 +165,7 @@ func (e *engine) load() error {
 				return err
 			}
 			l.broken = broken
-			e.log.Error("store: a log is damaged", zap.String("channel", l.name), zap.Error(err))
+			e.log.Error("store: a log is damaged", zap.String("channel", l.name), zap.String("cause", err.Error()))
 		}
 	}
 	return it.Error()
@@ -218,7 +221,7 @@ func (e *engine) failed(cause error) {
 		return
 	}
 	e.state, e.cause = engineFailed, cause
-	e.log.Error("store failed; nothing more is acknowledged until it is opened again", zap.Error(cause))
+	e.log.Error("store failed; nothing more is acknowledged until it is opened again", zap.String("cause", cause.Error()))
 	e.stopLocked()
 }
 
@@ -228,7 +231,7 @@ func (e *engine) stopLocked() {
 	e.queue.refuseLocked(
 		func(*request) bool { return true },
 		func(r *request) error { return e.usableLocked(r.log.name) })
-	e.queue.freeLocked(0)
+	close(e.stopped)
 	for _, l := range e.logs {
 		l.view.finish(e.usableLocked(l.name))
 	}
@@ -306,9 +309,13 @@ func (e *engine) waitOrAbandon(ctx context.Context, taken []*request) {
 	}
 }
 
-// leaveAfter is how long Pebble's background work may go on once the engine
-// closes; it begins again at the next open.
-const leaveAfter = 500 * time.Millisecond
+// Once the engine closes, Pebble's background work may go on for leaveAfter; it
+// begins again at the next open. At shutAfter the rest is given up: everything
+// that was acknowledged is in Pebble's log, synced, whatever else is missing.
+const (
+	leaveAfter = 500 * time.Millisecond
+	shutAfter  = 2 * time.Second
+)
 
 // teardown is the end of the committer's goroutine.
 func (e *engine) teardown() {
@@ -316,11 +323,13 @@ func (e *engine) teardown() {
 	e.readMu.Lock()
 	e.readsOver = true
 	e.readMu.Unlock()
-	timer := time.AfterFunc(leaveAfter, func() { e.gate.to(gateLeaving) })
+	leave := time.AfterFunc(leaveAfter, func() { e.gate.to(gateLeaving) })
+	defer leave.Stop()
+	shut := time.AfterFunc(shutAfter, func() { e.gate.to(gateShut) })
+	defer shut.Stop()
 	e.stopReclaim()
 	<-e.reclaimed
 	e.release()
-	timer.Stop()
 	e.log.Debug("store closed", zap.String("dir", e.settings.dir))
 }
 
@@ -329,13 +338,13 @@ func (e *engine) teardown() {
 func (e *engine) release() {
 	if e.db != nil {
 		if err := closePebble(e.db); err != nil && e.gate.failure() == nil {
-			e.log.Warn("store: closing it", zap.Error(err))
+			e.log.Warn("store: closing it", zap.String("cause", err.Error()))
 		}
 	}
 	e.gate.to(gateShut)
 	<-e.gate.drain()
 	if err := e.lock.Close(); err != nil {
-		e.log.Warn("store: releasing the lock", zap.Error(err))
+		e.log.Warn("store: releasing the lock", zap.String("cause", err.Error()))
 	}
 	close(e.released)
 }

@@ -389,6 +389,83 @@ func TestFullDiskRefusesAppendsOnly(t *testing.T) {
 	wantPayloads(t, readAll(t, w), "b", "c", "d")
 }
 
+// quotaFS is a file system of a fixed size.
+type quotaFS struct {
+	vfs.FS
+	total uint64
+}
+
+func (q *quotaFS) used(dir string) (bytes uint64) {
+	names, _ := q.List(dir)
+	for _, name := range names {
+		path := q.PathJoin(dir, name)
+		if info, err := q.Stat(path); err == nil && info.IsDir() {
+			bytes += q.used(path)
+		} else if err == nil {
+			bytes += uint64(info.Size())
+		}
+	}
+	return bytes
+}
+
+func (q *quotaFS) GetDiskUsage(string) (vfs.DiskUsage, error) {
+	used := min(q.used("/"), q.total)
+	return vfs.DiskUsage{AvailBytes: q.total - used, TotalBytes: q.total, UsedBytes: used}, nil
+}
+
+// maybe is the injector: what grows a file over the quota fails.
+func (q *quotaFS) maybe(op errorfs.Op) error {
+	switch op.Kind {
+	case errorfs.OpFileWrite, errorfs.OpCreate:
+		if q.used("/") >= q.total {
+			return syscall.ENOSPC
+		}
+	}
+	return nil
+}
+
+// W-04, on a disk of 8 MiB with the default configuration: fill it, restart
+// while it is full, read everything, truncate half, and again, three times.
+func TestTinyDiskFillsUpAndIsTruncated(t *testing.T) {
+	quota := &quotaFS{FS: vfs.NewMem(), total: 8 << 20}
+	s := newMemStore(t)
+	s.fs = errorfs.Wrap(quota, errorfs.InjectorFunc(quota.maybe))
+	s.cfg = walimpls.Config{"memtable_size": "32MiB"}
+	s.tune = func(s *settings) { s.reclaimDelay, s.retryPause = time.Millisecond, time.Millisecond }
+	noise := randomPayload(1 << 20)
+	var kept []message.ID
+	for range 3 {
+		o := s.opener()
+		w := mustOpen(t, o, rw("c", 1, 0))
+		stored := 0
+		for {
+			m := message.Message{Type: message.TypeData, Payload: noise[stored : stored+64<<10]}
+			ids, err := w.Append(testContext(t), []message.Message{m})
+			if errors.Is(err, walimpls.ErrNoSpace) {
+				break
+			}
+			must(t, err)
+			kept = append(kept, ids...)
+			stored++
+		}
+		if stored < 20 {
+			t.Fatalf("only %d records went in", stored)
+		}
+		must(t, o.Close(context.Background()))
+
+		o = s.opener()
+		w = mustOpen(t, o, rw("c", 1, 0))
+		if got := len(payloads(readAll(t, w))); got != len(kept) {
+			t.Fatalf("%d records are there, want %d", got, len(kept))
+		}
+		kept = kept[len(kept)/2:]
+		must(t, w.Truncate(testContext(t), kept[0]))
+		retained := uint64(len(kept) * 64 << 10)
+		waitFor(t, func() bool { return quota.used("/") < 2*retained && quota.used("/") < quota.total*3/4-1<<20 })
+		must(t, o.Close(context.Background()))
+	}
+}
+
 // The disk fills up under our hands, in spite of the reserve.
 func TestNoSpaceInsideACommitIsUnknownThenTyped(t *testing.T) {
 	s, f := newFaultyStore(t)

@@ -17,12 +17,20 @@ import (
 	"github.com/walrig/walrig/sdk/walimpls"
 )
 
-// lockHelperEnv makes the test binary a process that holds a store's folder.
-const lockHelperEnv = "WALRIG_TEST_RMQ_HOLD"
+// These make the test binary a process that holds a store's folder, or one that
+// appends to it until it is killed.
+const (
+	lockHelperEnv   = "WALRIG_TEST_RMQ_HOLD"
+	appendHelperEnv = "WALRIG_TEST_RMQ_APPEND"
+)
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(lockHelperEnv); dir != "" {
 		holdFolder(dir)
+		return
+	}
+	if dir := os.Getenv(appendHelperEnv); dir != "" {
+		appendUntilKilled(dir)
 		return
 	}
 	goleak.VerifyTestMain(m)

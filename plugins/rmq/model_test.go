@@ -8,7 +8,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
 	"pgregory.net/rapid"
 
 	"github.com/walrig/walrig/sdk/message"
@@ -66,7 +65,7 @@ func (h *modelHandle) writeError() error {
 // machine drives the backend and the model side by side.
 type machine struct {
 	t       *testing.T
-	fs      *vfs.MemFS
+	fs      *crashFS
 	opener  walimpls.Opener
 	logs    map[string]*modelLog
 	handles []*modelHandle
@@ -75,7 +74,7 @@ type machine struct {
 
 var modelNames = []string{"a", "b"}
 
-func (m *machine) start(fs *vfs.MemFS) {
+func (m *machine) start(fs *crashFS) {
 	s := newMemStore(m.t)
 	s.fs, s.cfg = fs, walimpls.Config{"memtable_size": "256KiB"}
 	m.fs, m.opener = fs, s.opener()
@@ -234,10 +233,8 @@ func (m *machine) restart(rt *rapid.T) {
 }
 
 func (m *machine) powerLoss(rt *rapid.T) {
-	clone := m.fs.CrashClone(vfs.CrashCloneCfg{
-		UnsyncedDataPercent: rapid.SampledFrom([]int{0, 50, 100}).Draw(rt, "unsynced"),
-		RNG:                 rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0)),
-	})
+	percent := rapid.SampledFrom([]int{0, 50, 100}).Draw(rt, "unsynced")
+	clone := m.fs.crash(percent, rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0)))
 	want(rt, m.opener.Close(context.Background()), nil)
 	m.start(clone)
 }
@@ -298,7 +295,7 @@ func (m *machine) read(rt *rapid.T) {
 func TestBackendBehavesLikeItsModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := &machine{t: t, logs: map[string]*modelLog{}}
-		m.start(vfs.NewCrashableMem())
+		m.start(newCrashFS())
 		defer func() { closeOpener(t, m.opener) }()
 		rt.Repeat(map[string]func(*rapid.T){
 			"openWrite": m.openWrite, "openRead": m.openRead,

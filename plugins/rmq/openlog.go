@@ -121,7 +121,6 @@ func (e *engine) closeHandle(ctx context.Context, h *handle) {
 	e.queue.refuseLocked(
 		func(r *request) bool { return r.handle == h },
 		func(r *request) error { return closedError(r.log.name, "append") })
-	e.queue.freeLocked(0)
 	var taken []*request
 	for _, r := range e.taken {
 		if r.handle == h {

@@ -42,7 +42,7 @@ func (e *engine) pebbleOptions() *pebble.Options {
 		MaxOpenFiles:          500,
 	}
 	for i := range opt.TargetFileSizes {
-		opt.TargetFileSizes[i] = 16 << 20
+		opt.TargetFileSizes[i] = e.memtableSize() / 2
 	}
 	for i := range opt.Levels {
 		opt.Levels[i].BlockSize = 32 << 10
@@ -94,11 +94,11 @@ func (e *engine) pebbleEvents() *pebble.EventListener {
 			}
 			now := time.Now().UnixNano()
 			if last := lastLogged.Load(); now-last > int64(time.Second) && lastLogged.CompareAndSwap(last, now) {
-				e.log.Warn("store: background work failed and is repeated", zap.Error(err))
+				e.log.Warn("store: background work failed and is repeated", zap.String("cause", err.Error()))
 			}
 		},
 		DataCorruption: func(info pebble.DataCorruptionInfo) {
-			e.log.Error("store: damaged data", zap.String("path", info.Path), zap.Error(info.Details))
+			e.log.Error("store: damaged data", zap.String("path", info.Path), zap.String("cause", info.Details.Error()))
 		},
 		WriteStallBegin: func(info pebble.WriteStallBeginInfo) {
 			e.log.Info("store: appends wait for the disk", zap.String("reason", info.Reason))

@@ -3,6 +3,8 @@ package rmq
 import (
 	"context"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/walrig/walrig/sdk/walimpls"
 )
 
@@ -34,6 +36,10 @@ const (
 	// requestBarrier changes nothing: it is done when what lies before it is.
 	requestBarrier
 )
+
+func (k requestKind) String() string {
+	return [...]string{"append", "open", "truncate", "drop", "drop"}[k]
+}
 
 type requestState int
 
@@ -70,19 +76,28 @@ func (r *request) abandonLocked(why error) {
 		r.handle.dead = true
 		r.finishLocked(requestUnknown, unknownOutcome(r.log.name, why.Error()))
 	default:
-		r.finishLocked(requestUnknown, walimpls.Errorf(walimpls.CodeUnavailable, r.log.name, "%w; it may have happened all the same, and can be repeated", why))
+		r.finishLocked(requestUnknown, walimpls.Errorf(walimpls.CodeUnavailable, r.log.name, "%s: %w; it may have happened all the same, and can be repeated", r.kind, why))
 	}
 }
 
-// queue is what waits for the committer. engine.mu guards it.
+// queue is what waits for the committer. engine.mu guards requests and bytes.
 type queue struct {
 	requests []*request
-	bytes    int
-	// room is closed when bytes shrinks; nil while nobody waits.
-	room chan struct{}
+	bytes    int // of the records in requests
+	limit    int // of bytes
+	// room bounds bytes. It serves those who wait in their order, so that a
+	// large batch is not kept waiting by small ones.
+	room *semaphore.Weighted
 	// wake tells the committer that there is something to do.
 	wake chan struct{}
 }
+
+func newQueue(limit int) queue {
+	return queue{limit: limit, room: semaphore.NewWeighted(int64(limit)), wake: make(chan struct{}, 1)}
+}
+
+// weight is a request's share of the room; one above the limit takes all of it.
+func (q *queue) weight(r *request) int64 { return int64(min(len(r.data), q.limit)) }
 
 func (q *queue) signal() {
 	select {
@@ -97,11 +112,11 @@ func (q *queue) pushLocked(r *request) {
 	q.signal()
 }
 
-func (q *queue) freeLocked(bytes int) {
-	q.bytes -= bytes
-	if q.room != nil {
-		close(q.room)
-		q.room = nil
+// leaveLocked frees the room of a request that is queued no longer.
+func (q *queue) leaveLocked(r *request) {
+	q.bytes -= len(r.data)
+	if len(r.data) > 0 {
+		q.room.Release(q.weight(r))
 	}
 }
 
@@ -119,13 +134,13 @@ func (q *queue) takeLocked(limit int) []*request {
 		}
 		r.state = requestTaken
 		bytes += len(r.data)
+		q.leaveLocked(r)
 		taken = append(taken, r)
 		n++
 	}
 	rest := copy(q.requests, q.requests[n:])
 	clear(q.requests[rest:])
 	q.requests = q.requests[:rest]
-	q.freeLocked(bytes)
 	return taken
 }
 
@@ -134,7 +149,7 @@ func (q *queue) refuseLocked(fits func(*request) bool, err func(*request) error)
 	for _, r := range q.requests {
 		if r.state == requestQueued && fits(r) {
 			r.finishLocked(requestRefused, err(r))
-			q.freeLocked(len(r.data))
+			q.leaveLocked(r)
 		}
 	}
 }
@@ -142,34 +157,44 @@ func (q *queue) refuseLocked(fits func(*request) bool, err func(*request) error)
 // submit queues a request of a handle, after it waited for room. An error means
 // that nothing of it was or will be handed to the store.
 func (e *engine) submit(ctx context.Context, r *request) error {
-	what := "append"
-	if r.kind == requestTruncate {
-		what = "truncate"
-	}
+	room := e.takeRoom(ctx, r)
 	e.mu.Lock()
-	for {
-		if err := e.mayWriteLocked(r.handle, what); err != nil {
-			e.mu.Unlock()
-			return err
+	defer e.mu.Unlock()
+	err := e.mayWriteLocked(r.handle, r.kind.String())
+	if err == nil && !room {
+		err = gaveUp(r.log.name, r.kind.String()+": waiting for room in the queue", ctx.Err())
+	}
+	if err != nil {
+		if room && len(r.data) > 0 {
+			e.queue.room.Release(e.queue.weight(r))
 		}
-		if e.queue.bytes == 0 || e.queue.bytes+len(r.data) <= e.settings.queueBytes {
-			break
-		}
-		if e.queue.room == nil {
-			e.queue.room = make(chan struct{})
-		}
-		room := e.queue.room
-		e.mu.Unlock()
-		select {
-		case <-room:
-		case <-ctx.Done():
-			return gaveUp(r.log.name, what, ctx.Err())
-		}
-		e.mu.Lock()
+		return err
 	}
 	e.queue.pushLocked(r)
-	e.mu.Unlock()
 	return nil
+}
+
+// takeRoom waits for room in the queue. It returns false when ctx ends, or the
+// handle or the engine, first.
+func (e *engine) takeRoom(ctx context.Context, r *request) bool {
+	if len(r.data) == 0 || e.queue.room.TryAcquire(e.queue.weight(r)) {
+		return true
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	watcher := make(chan struct{})
+	go func() {
+		defer close(watcher)
+		defer cancel()
+		select {
+		case <-r.handle.done:
+		case <-e.stopped:
+		case <-ctx.Done():
+		}
+	}()
+	err := e.queue.room.Acquire(ctx, e.queue.weight(r))
+	cancel()
+	<-watcher
+	return err == nil
 }
 
 // await waits for the request to end and returns its error; it returns soon
@@ -183,14 +208,14 @@ func (e *engine) await(ctx context.Context, r *request) error {
 	case <-ctx.Done():
 	}
 	if r.kind != requestAppend {
-		return gaveUp(r.log.name, "it may happen all the same", ctx.Err())
+		return gaveUp(r.log.name, r.kind.String()+", which may happen all the same", ctx.Err())
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch r.state {
 	case requestQueued:
 		r.finishLocked(requestRefused, gaveUp(r.log.name, "append: it was still queued", ctx.Err()))
-		e.queue.freeLocked(len(r.data))
+		e.queue.leaveLocked(r)
 	case requestTaken:
 		r.abandonLocked(ctx.Err())
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/walrig/walrig/sdk/message"
@@ -302,6 +303,41 @@ func TestQueueIsBounded(t *testing.T) {
 	}
 }
 
+// Whoever waits for room is woken by the end of its handle, and by nothing less.
+func TestCloseWakesAppendsThatWaitForRoom(t *testing.T) {
+	s, f := newFaultyStore(t)
+	s.tune = func(s *settings) { s.queueBytes = 100 }
+	o := s.opener()
+	w, other := mustOpen(t, o, rw("c", 1, 1)), mustOpen(t, o, rw("d", 1, 1))
+	hook, reached, release := hang(func(op errorfs.Op) bool { return isLog(op) && isSync(op) })
+	defer release()
+	f.set(hook)
+	var appends sync.WaitGroup
+	appends.Go(func() { mustAppend(t, other, "in flight") })
+	<-reached
+	appends.Go(func() { mustAppend(t, other, strings.Repeat("x", 90)) }) // the queue is full
+	waitFor(t, func() bool {
+		e := w.(*handle).engine
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return len(e.queue.requests) == 1
+	})
+	waiting := make(chan error, 1)
+	appends.Go(func() {
+		_, err := w.Append(testContext(t), batchOf(strings.Repeat("y", 90)))
+		waiting <- err
+	})
+	appends.Go(func() { mustAppend(t, other, strings.Repeat("z", 90)) }) // of another handle: waits on
+	must(t, w.Close(testContext(t)))
+	wantIs(t, <-waiting, walimpls.ErrClosed)
+	release()
+	appends.Wait()
+	wantPayloads(t, readAll(t, mustOpen(t, o, ro("c"))))
+	if got := len(payloads(readAll(t, other))); got != 3 {
+		t.Fatalf("%d records of the other channel, want 3", got)
+	}
+}
+
 // A canceled append frees its place in the queue.
 func TestCanceledAppendsFreeTheQueue(t *testing.T) {
 	s, f := newFaultyStore(t)
@@ -341,7 +377,13 @@ func TestCanceledAppendsFreeTheQueue(t *testing.T) {
 
 // W-04: truncation really gives space back, soon, and keeps what it must.
 func TestTruncationGivesSpaceBack(t *testing.T) {
+	t.Run("with room", func(t *testing.T) { checkSpace(t, 1<<30, true) })
+	t.Run("on a nearly full disk", func(t *testing.T) { checkSpace(t, 200<<20, false) })
+}
+
+func checkSpace(t *testing.T, free uint64, drop bool) {
 	s := newMemStore(t)
+	s.fs.(*vfs.MemFS).TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: free, TotalBytes: 1 << 30})
 	s.cfg = walimpls.Config{"memtable_size": "256KiB"}
 	s.tune = func(s *settings) { s.reclaimDelay = 10 * time.Millisecond }
 	o := s.opener()
@@ -380,6 +422,9 @@ func TestTruncationGivesSpaceBack(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 
+	if !drop {
+		return
+	}
 	must(t, o.Drop(testContext(t), "d", 1))
 	waitFor(t, func() bool { return folderBytes(t, s, "/store") < segment })
 }
