@@ -1,0 +1,163 @@
+package mutants
+
+import (
+	"flag"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/walrig/walrig/conformance"
+)
+
+var update = flag.Bool("update", false, "run the whole suite on every mutant and write docs/mutants.md anew")
+
+const tablePath = "../../docs/mutants.md"
+
+// allVariable: run the whole suite on each mutant, which takes minutes.
+const allVariable = "WALRIG_TEST_MUTANTS"
+
+// quick are options for a backend in memory.
+func quick(seed uint64) conformance.Options {
+	return conformance.Options{
+		Seed: seed, Parallel: 8, Soak: 150 * time.Millisecond,
+		Bound: 5 * time.Second, Grace: time.Second, Quiet: 50 * time.Millisecond,
+	}
+}
+
+// hurried are options for a mutant: it may hang, so it is not waited for as long.
+func hurried(seed uint64) conformance.Options {
+	opt := quick(seed)
+	opt.Bound, opt.Grace = 2*time.Second, 2*time.Second
+	return opt
+}
+
+// verdicts runs the suite and returns the first failure of each failed clause.
+func verdicts(t *testing.T, m Mutant, opt conformance.Options) (conformance.Report, map[string]string) {
+	t.Helper()
+	target, release := Target(m)
+	defer release()
+	report, err := conformance.Run(t.Context(), target, opt)
+	if err != nil {
+		t.Fatalf("%s: %v", m.Name, err)
+	}
+	why := map[string]string{}
+	for i := range report.Clauses {
+		c := &report.Clauses[i]
+		for _, k := range c.Checks {
+			if k.Verdict == conformance.Fail && why[c.ID] == "" {
+				first, _, _ := strings.Cut(k.Failure.Message, "\n")
+				why[c.ID] = k.ID + ": " + first
+			}
+		}
+	}
+	return report, why
+}
+
+func TestReferencePassesWhateverTheSeed(t *testing.T) {
+	seeds := 20
+	if testing.Short() {
+		seeds = 2
+	}
+	for seed := 1; seed <= seeds; seed++ {
+		report, why := verdicts(t, Mutant{}, quick(uint64(seed)))
+		for id, w := range why {
+			t.Errorf("seed %d: %s: %s", seed, id, w)
+		}
+		if report.Result != conformance.ResultPass {
+			t.Errorf("seed %d: %s: %v", seed, report.Result, report.Reasons)
+		}
+		for _, w := range report.Warnings {
+			t.Errorf("seed %d: the reference earns a warning: %s", seed, w)
+		}
+		if len(report.Left) > 0 {
+			t.Errorf("seed %d: left behind: %v", seed, report.Left)
+		}
+	}
+}
+
+// Each mutant is killed by the checks of its own clause.
+func TestEveryMutantIsKilledByItsClause(t *testing.T) {
+	for _, m := range All() {
+		t.Run(m.Name, func(t *testing.T) {
+			t.Parallel()
+			opt := hurried(7)
+			opt.Run = "^" + regexp.QuoteMeta(m.Clause) + "/"
+			if _, why := verdicts(t, m, opt); why[m.Clause] == "" {
+				t.Errorf("%s survives: %s does not see that %s", m.Name, m.Clause, m.Defect)
+			}
+		})
+	}
+}
+
+// Nothing else fails on it but what depends on that clause. The runs take minutes,
+// so they are made when the table is written, or asked for.
+func TestEveryMutantIsKilledThereAlone(t *testing.T) {
+	if !*update && os.Getenv(allVariable) == "" {
+		t.Skipf("the whole suite on every mutant takes minutes: set %s=1, or -update", allVariable)
+	}
+	var mu sync.Mutex
+	kills := map[string][]string{}
+	t.Run("mutants", func(t *testing.T) {
+		for _, m := range All() {
+			t.Run(m.Name, func(t *testing.T) {
+				_, why := verdicts(t, m, hurried(7))
+				allowed := conformance.Dependents(m.Clause)
+				if why[m.Clause] == "" {
+					t.Errorf("%s survives: %s does not see that %s", m.Name, m.Clause, m.Defect)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				for id, w := range why {
+					kills[m.Name] = append(kills[m.Name], id)
+					if !slices.Contains(allowed, id) {
+						t.Errorf("%s does not depend on %s, and fails too: %s", id, m.Clause, w)
+					}
+				}
+				slices.Sort(kills[m.Name])
+			})
+		}
+	})
+	if *update && !t.Failed() {
+		if err := os.WriteFile(tablePath, []byte(RenderTable(kills)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestTableOfKillsIsCurrent(t *testing.T) {
+	text, err := os.ReadFile(tablePath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kills := readKills(string(text))
+	if RenderTable(kills) != string(text) {
+		t.Errorf("%s is out of date: go test ./conformance/mutants -run Every -update -timeout 30m", tablePath)
+	}
+	for _, m := range All() {
+		if !slices.Contains(kills[m.Name], m.Clause) {
+			t.Errorf("%s is not in the table", m.Name)
+		}
+		for _, k := range kills[m.Name] {
+			if !slices.Contains(conformance.Dependents(m.Clause), k) {
+				t.Errorf("%s: %s does not depend on %s", m.Name, k, m.Clause)
+			}
+		}
+	}
+}
+
+func TestMutantsAreDistinct(t *testing.T) {
+	seen := map[string]bool{}
+	for _, m := range All() {
+		if seen[m.Name] || m.Defect == "" || m.Clause == "" || m.hooks == nil {
+			t.Errorf("mutant %q is not whole, or there twice", m.Name)
+		}
+		seen[m.Name] = true
+	}
+	if len(seen) < 30 {
+		t.Errorf("%d mutants, want 30 at least", len(seen))
+	}
+}
