@@ -37,8 +37,8 @@ func checkIDLayout(t *T) {
 
 func checkIDOrder(t *T) {
 	h := t.open(t.channel(), 1, 1)
-	last := h.append(series("s", 10)...)[9]
-	last = h.append(series("b", 120)...)[119] // over the end of the lowest byte
+	h.append(series("s", 10)...)
+	last := h.append(series("b", 120)...)[119] // over the end of the lowest byte
 	for i := range 40 {
 		id := h.append(data(fmt.Sprint("s", i)))[0]
 		t.expect(last.Less(id), "ids ascend bytewise; %s is followed by %s", showID(last), showID(id))

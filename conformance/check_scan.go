@@ -347,7 +347,7 @@ func checkStartAboveLatest(t *T) {
 	far := message.ID("\x7f") + next[1:]
 	for _, above := range []message.ID{next, far} {
 		for _, start := range []walimpls.Start{walimpls.StartFrom(above), walimpls.StartAfter(above)} {
-			t.expectLost(h, start, "which lies above the latest id")
+			_ = t.expectLost(h, start, "which lies above the latest id")
 		}
 	}
 }

@@ -172,7 +172,7 @@ func checkTruncationOutlivesRestart(t *T) {
 	t.restart()
 	h = t.open(c, 2, 1)
 	t.expectCut(h, want, ids, 8)
-	t.expectLost(h, walimpls.StartFrom(ids[7]), "which was truncated before the restart")
+	_ = t.expectLost(h, walimpls.StartFrom(ids[7]), "which was truncated before the restart")
 }
 
 // checkTruncateFreesSpace writes far more than a store may reasonably keep for

@@ -233,7 +233,7 @@ func (s *scan) next(ctx context.Context, bound time.Duration) (recs []message.Me
 	err = s.t.call(ctx, bound, fmt.Sprintf("%s Next()", s), func(ctx context.Context) (string, error) {
 		recs, err = s.sc.Next(ctx)
 		if err == nil && len(recs) == 0 {
-			err = errors.New("Next returned neither a record nor an error")
+			err = errors.New("the scanner's Next returned neither a record nor an error")
 		}
 		return showBatch(recs), err
 	})

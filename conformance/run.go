@@ -368,7 +368,7 @@ func (r *run) closeInstance(ctx context.Context) error {
 	case err := <-done:
 		return err
 	case <-time.After(r.opt.Grace):
-		return fmt.Errorf("Close of the backend does not return: %w", ctx.Err()) //nolint:staticcheck // the method's name
+		return fmt.Errorf("Close of the backend does not return: %w", ctx.Err())
 	}
 }
 

@@ -1,3 +1,5 @@
+//go:build conformance
+
 package mutants
 
 import (
@@ -160,4 +162,18 @@ func TestMutantsAreDistinct(t *testing.T) {
 	if len(seen) < 30 {
 		t.Errorf("%d mutants, want 30 at least", len(seen))
 	}
+}
+
+// readKills reads the table back.
+func readKills(text string) map[string][]string {
+	kills := map[string][]string{}
+	for line := range strings.Lines(text) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		if len(cells) != 5 || !strings.Contains(cells[3], "WAL-") {
+			continue
+		}
+		name := strings.TrimSpace(cells[0])
+		kills[name] = append([]string{strings.TrimSpace(cells[3])}, strings.Fields(cells[4])...)
+	}
+	return kills
 }

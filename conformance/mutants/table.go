@@ -28,17 +28,3 @@ func RenderTable(kills map[string][]string) string {
 	}
 	return b.String()
 }
-
-// readKills reads the table back.
-func readKills(text string) map[string][]string {
-	kills := map[string][]string{}
-	for line := range strings.Lines(text) {
-		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
-		if len(cells) != 5 || !strings.Contains(cells[3], "WAL-") {
-			continue
-		}
-		name := strings.TrimSpace(cells[0])
-		kills[name] = append([]string{strings.TrimSpace(cells[3])}, strings.Fields(cells[4])...)
-	}
-	return kills
-}
