@@ -166,7 +166,7 @@ func checkWakeUp(t *T) {
 		also := t.start(func() {
 			t.expectLog(from.take(1), []message.Message{data(p)}, nil, "another scanner that was blocked at the end")
 		})
-		t.pause(t.duration(t.quiet / 5))
+		t.pause(t.quiet/10 + t.duration(t.quiet/5)) // until both wait
 		began := time.Now()
 		h.append(data(p))
 		got.wait()
@@ -242,11 +242,13 @@ func checkNextContext(t *T) {
 		}
 	})
 	var got []message.Message
-	ended := 0
+	ended, progress := 0, time.Now()
 	for len(got) < n {
+		t.expect(time.Since(progress) < t.run.opt.Bound, "a scanner whose calls of Next end early gets all %d messages; after %d of them it got no more for %s", n, len(got), t.run.opt.Bound)
 		recs, err := s.next(t.ctx, 1+t.duration(t.quiet/30))
 		switch {
 		case err == nil:
+			progress = time.Now()
 			got = append(got, withoutFences(recs)...)
 		case isContext(err) && t.ctx.Err() == nil:
 			ended++

@@ -80,7 +80,7 @@ var scanMutants = []Mutant{
 	{Name: "wakes-at-the-second", Clause: "WAL-SCAN-008", Source: "M-16", Defect: "a Next that waits wakes only when a second record comes",
 		hooks: only(hooks{next: func(s *scanner, ctx context.Context) ([]message.Message, error) {
 			recs, at, err := s.timed(ctx)
-			if err != nil || at < 8*time.Millisecond || len(recs) != 1 || recs[0].Type != message.TypeData {
+			if err != nil || at < 4*time.Millisecond || len(recs) != 1 || recs[0].Type != message.TypeData {
 				return recs, err
 			}
 			more, err := s.Scanner.Next(ctx)
