@@ -1,27 +1,35 @@
-// Package wal turns a backend's handle into a WAL that outlives it: one
-// pchannel, owned at one term, whose backend may crash and come back.
+// Package wal owns one pchannel at one term: it gives records their time ticks,
+// hands them to the backend, settles what a lost backend left unknown, and feeds
+// readers. The backend may crash and come back; the WAL outlives it.
 //
-// It must never retry a record whose outcome is unknown, and never open a
-// backend without asking the catalog row first.
+// It must never send a record again before the fence of the next incarnation is
+// in the log and the log was read back, never let a time tick pass a record that
+// is not resolved, and never open a backend without asking the catalog row first.
 //
-//  1. Opening: the row's plugin, backend and store id are compared with what is
-//     there; the row is claimed for the term; the backend is opened read-write,
-//     which fences every earlier owner; the store id is noted in the row.
-//     Transient failures are tried again with the next incarnation until the
-//     budget is used up; permanent ones end the open at once.
-//  2. Appends are handed to the backend in the order in which they came, many
-//     in flight. What was not handed over when the handle was lost goes first
-//     on the next handle, unless something behind it was stored already, so
-//     that the log keeps the order of every append stream.
-//  3. A lost handle (crash, fence, unknown outcome) is closed and replaced by
-//     one with the next incarnation. A row of another term, or a higher pair
-//     in the log, ends the WAL.
-//  4. Readers follow the backend's order, drop fence records, and go on behind
-//     their last record on the next handle.
+//  1. Opening a term: the row's plugin, backend and store id are compared with
+//     what is there; the row is claimed; the backend is opened read-write, which
+//     fences every earlier owner; the tail of the log is read up to that fence; a
+//     tick window above everything ever given out is claimed in the row; the
+//     opening time tick is written. Transient failures are tried again with the
+//     next incarnation until the budget is used up; permanent ones end the open.
+//  2. An append passes the chain (interceptors), gets its tick and its last
+//     confirmed id in one step (owner.Core), and is handed to the backend with
+//     everything else that waits. From then on its caller's context ends only
+//     the wait. While the backend is away nothing gets a tick.
+//  3. A lost handle (crash, fence, unknown outcome) is closed and replaced by one
+//     with the next incarnation. What is unknown is settled by reading back up to
+//     a barrier: found is stored, not found is sent again under its old tick if
+//     its caller still waits. A row of another term, or a higher pair in the log,
+//     ends the WAL, and leaves what is unresolved unknown.
+//  4. What is settled enters the write-ahead buffer (wab) with the tick that
+//     covers it. Time ticks are persisted after records, after a re-open and at Close.
+//  5. Transactions belong to the term; the owner alone lets them expire, and
+//     writes their rollback.
+//  6. Readers (scanner) follow (term, tick), over lost handles too.
 //
-// Start reading at wal.go (the interfaces), then opener.go, adaptor.go,
-// queue.go and reader.go.
+// Start reading at wal.go (the interface) and termwal.go, then opening.go,
+// append.go, run.go, resolve.go, beat.go and txn.go.
 //
-// Lock order: adaptor.mu is never held while the backend, the catalog or a
-// caller's function is called.
+// Lock order: termWAL.mu, then the lock of the write-ahead buffer. termWAL.mu is
+// never held while the backend, the catalog or a caller's function is called.
 package wal
