@@ -63,11 +63,7 @@ func (a *admin) TruncateChannel(ctx context.Context, req *walv1.TruncateChannelR
 	if err != nil {
 		return nil, err
 	}
-	w, err := c.wal(ctx)
-	if err != nil {
-		return nil, err
-	}
-	desc, err := c.description(ctx)
+	w, desc, err := c.openWAL(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -94,9 +94,7 @@ func fits(channel string, m *message.Message, limits walimpls.Limits) error {
 	if size <= limits.MaxMessageBytes {
 		return nil
 	}
-	e := walimpls.Errorf(walimpls.CodeTooLarge, channel, "a record of %d bytes exceeds the backend's limit of %d", size, limits.MaxMessageBytes)
-	e.Hint = "split the record, or raise the backend's limit in its configuration if it has one"
-	return e
+	return wire.TooLarge(channel, size, limits.MaxMessageBytes)
 }
 
 // complete makes sure that there is one result a record: a WAL that breaks the
@@ -127,15 +125,10 @@ func toResults(results []wal.Result, ids idFormat) []*walv1.AppendResult {
 	for i := range results {
 		o, r := &results[i], &slab[i]
 		out[i] = r
-		switch o.State {
-		case walimpls.Stored:
-			r.State, r.Id = typesv1.Outcome_STATE_STORED, ids.text(o.ID)
-			r.Term, r.TimeTick, r.Checkpoint = o.Term, uint64(o.Tick), o.Checkpoint.String()
+		r.State = wire.StateToProto(o.State)
+		if o.State == walimpls.Stored {
+			r.Id, r.Term, r.TimeTick, r.Checkpoint = ids.text(o.ID), o.Term, uint64(o.Tick), o.Checkpoint.String()
 			continue
-		case walimpls.NotStored:
-			r.State = typesv1.Outcome_STATE_NOT_STORED
-		default:
-			r.State = typesv1.Outcome_STATE_UNKNOWN
 		}
 		if last == nil || !sameError(o.Err, lastErr) {
 			lastErr, last = o.Err, wire.ErrorToProto(o.Err)

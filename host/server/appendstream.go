@@ -95,7 +95,7 @@ func (s *Server) first(stream walv1.WALService_AppendStreamServer) (*walv1.Appen
 	case <-s.draining:
 		return nil, shutdownError("")
 	case <-stream.Context().Done():
-		return nil, contextError(stream.Context(), "", "append stream")
+		return nil, walimpls.ContextError(stream.Context(), "", "append stream")
 	}
 }
 
@@ -324,7 +324,7 @@ func (a *appendStream) front() (job *appendJob, readErr error, ending bool) {
 // giveUp ends the stream when its context has ended: what was not handed over
 // by then comes back not stored within a moment, the rest is unknown.
 func (a *appendStream) giveUp() error {
-	cause := contextError(a.ctx, a.c.name, "append stream")
+	cause := walimpls.ContextError(a.ctx, a.c.name, "append stream")
 	a.mu.Lock()
 	a.ending = true
 	a.mu.Unlock()

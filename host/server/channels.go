@@ -236,7 +236,7 @@ func (c *channel) settled(ctx context.Context) error {
 }
 
 func stillOpening(ctx context.Context, name string) error {
-	e := contextError(ctx, name, "the channel is still being opened")
+	e := walimpls.ContextError(ctx, name, "the channel is still being opened")
 	if e.Code == walimpls.CodeTimeout {
 		e.Hint = "`walrig status` shows whether its plugin runs; give the call more time with --timeout"
 	}
@@ -263,6 +263,16 @@ func (c *channel) wal(ctx context.Context) (wal.WAL, error) {
 			return nil, err
 		}
 	}
+}
+
+// openWAL returns the open WAL, as wal does, with its backend's description.
+func (c *channel) openWAL(ctx context.Context) (wal.WAL, walimpls.Description, error) {
+	w, err := c.wal(ctx)
+	if err != nil {
+		return nil, walimpls.Description{}, err
+	}
+	desc, err := c.description(ctx)
+	return w, desc, err
 }
 
 // afterEnd waits until the keeper has noticed that the WAL has ended, if it has.

@@ -107,20 +107,6 @@ func (s *Server) callContext(ctx context.Context, method string) (context.Contex
 	return ctx, func() { cancelDeadline(); stop() }
 }
 
-// contextError types the end of a call's context.
-func contextError(ctx context.Context, channel, what string) *walimpls.Error {
-	cause := context.Cause(ctx)
-	var typed *walimpls.Error
-	if errors.As(cause, &typed) {
-		return typed
-	}
-	code := walimpls.CodeCanceled
-	if errors.Is(cause, context.DeadlineExceeded) {
-		code = walimpls.CodeTimeout
-	}
-	return walimpls.Errorf(code, channel, "%s: %w", what, cause)
-}
-
 // recovered turns a panic into an error. An append may have happened by then,
 // so that its outcome is unknown.
 func (s *Server) recovered(method string, err *error) {

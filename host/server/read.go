@@ -40,7 +40,7 @@ func (s *Server) Read(req *walv1.ReadRequest, stream walv1.WALService_ReadServer
 	r := &readStream{req: req, stream: stream}
 	err := r.run(ctx, s)
 	if err != nil && ctx.Err() != nil {
-		return contextError(ctx, req.GetChannel(), "read")
+		return walimpls.ContextError(ctx, req.GetChannel(), "read")
 	}
 	return withBounds(err, r.desc)
 }
@@ -75,13 +75,11 @@ func (r *readStream) run(ctx context.Context, s *Server) error {
 			return err
 		}
 	}
-	w, err := c.wal(ctx)
+	w, desc, err := c.openWAL(ctx)
 	if err != nil {
 		return err
 	}
-	if r.desc, err = c.description(ctx); err != nil {
-		return err
-	}
+	r.desc = desc
 	r.ids = newIDFormat(r.desc.IDLayout)
 	opt, err := parseFrom(c, r.desc, r.req.GetFrom())
 	if err != nil {

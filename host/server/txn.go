@@ -41,11 +41,7 @@ func (s *Server) EndTxn(ctx context.Context, req *walv1.EndTxnRequest) (*walv1.E
 	if err != nil {
 		return nil, err
 	}
-	w, err := c.wal(ctx)
-	if err != nil {
-		return nil, err
-	}
-	desc, err := c.description(ctx)
+	w, desc, err := c.openWAL(ctx)
 	if err != nil {
 		return nil, err
 	}

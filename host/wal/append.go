@@ -8,6 +8,7 @@ import (
 	"github.com/walrig/walrig/host/wal/owner"
 	"github.com/walrig/walrig/sdk/message"
 	"github.com/walrig/walrig/sdk/walimpls"
+	"github.com/walrig/walrig/sdk/wire"
 )
 
 // Append implements WAL.
@@ -77,7 +78,7 @@ func (w *termWAL) withoutOversized(op *interceptors.Operation, limit int) {
 			kept, places = append(kept, op.Batch[i]), append(places, i)
 			continue
 		}
-		err := walimpls.Errorf(walimpls.CodeTooLarge, op.Channel, "a record of %d bytes exceeds the backend's limit of %d", size, limit)
+		err := wire.TooLarge(op.Channel, size, limit)
 		results[i].Outcome = walimpls.Outcome{State: walimpls.NotStored, Err: err}
 	}
 	done := op.Done
@@ -159,7 +160,7 @@ func (w *termWAL) refusal(ctx context.Context) error {
 	if ctx.Err() == nil {
 		return nil
 	}
-	err := contextError(ctx, w.claim.channel, "append: nothing was handed to the backend")
+	err := walimpls.ContextError(ctx, w.claim.channel, "append: nothing was handed to the backend")
 	if w.lastErr != nil {
 		err.Message += "; the backend is not available: " + w.lastErr.Error()
 	}

@@ -29,17 +29,3 @@ func transient(err error) bool {
 func notStored(channel string, n int, err error) []walimpls.Outcome {
 	return walimpls.BatchFailure(channel, n, walimpls.NotStored, err).Outcomes
 }
-
-// contextError turns the end of a caller's context into a typed error.
-func contextError(ctx context.Context, channel, what string) *walimpls.Error {
-	cause := context.Cause(ctx)
-	var typed *walimpls.Error
-	if errors.As(cause, &typed) {
-		return typed
-	}
-	code := walimpls.CodeCanceled
-	if errors.Is(cause, context.DeadlineExceeded) {
-		code = walimpls.CodeTimeout
-	}
-	return walimpls.Errorf(code, channel, "%s: %w", what, cause)
-}

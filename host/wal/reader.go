@@ -81,7 +81,7 @@ func (s source) Read(ctx context.Context, start walimpls.Start) (walimpls.Scanne
 		// The handle is there and does not read: it may be lost and nobody has
 		// noticed yet. Appends and its own signal find that out.
 		if !pause.wait(ctx) {
-			return nil, contextError(ctx, s.w.claim.channel, "read")
+			return nil, walimpls.ContextError(ctx, s.w.claim.channel, "read")
 		}
 	}
 }
@@ -101,7 +101,7 @@ func (w *termWAL) awaitHandle(ctx context.Context) (asyncHandle, error) {
 		select {
 		case <-change:
 		case <-ctx.Done():
-			return nil, contextError(ctx, w.claim.channel, "waiting for the backend")
+			return nil, walimpls.ContextError(ctx, w.claim.channel, "waiting for the backend")
 		}
 	}
 }

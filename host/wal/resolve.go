@@ -90,7 +90,7 @@ func (w *termWAL) takeTick(ctx context.Context) (message.Tick, error) {
 		select {
 		case <-change:
 		case <-ctx.Done():
-			return 0, contextError(ctx, w.claim.channel, "waiting for a tick window")
+			return 0, walimpls.ContextError(ctx, w.claim.channel, "waiting for a tick window")
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 func (w *termWAL) run() {
 	defer w.wg.Done()
 	pause := backoff{first: 20 * time.Millisecond, most: 5 * time.Second}
+	again := false // a handle was lost before
 	for {
 		served := time.Now()
 		w.serve()
@@ -28,10 +29,10 @@ func (w *termWAL) run() {
 		// storm of opens.
 		if time.Since(served) > pause.most {
 			pause.reset()
-		} else if w.Status().Reopening && pause.present > 0 && !pause.wait(w.ctx) {
+		} else if again && !pause.wait(w.ctx) {
 			return
 		}
-		pause.present = max(pause.present, 1)
+		again = true
 		if err := w.reopen(); err != nil {
 			if w.ctx.Err() == nil {
 				w.log.Warn("term ended", zap.Error(err))

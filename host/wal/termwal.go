@@ -259,6 +259,6 @@ func (w *termWAL) Close(ctx context.Context) error {
 	case <-stopped:
 		return nil
 	case <-ctx.Done():
-		return contextError(ctx, w.claim.channel, "close")
+		return walimpls.ContextError(ctx, w.claim.channel, "close")
 	}
 }

@@ -6,9 +6,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/walrig/walrig/sdk/message"
-	typesv1 "github.com/walrig/walrig/sdk/proto/types/v1"
 	walv1 "github.com/walrig/walrig/sdk/proto/wal/v1"
 	"github.com/walrig/walrig/sdk/walimpls"
+	"github.com/walrig/walrig/sdk/wire"
 )
 
 // Record is what an application appends.
@@ -155,7 +155,7 @@ func toResults(channel string, n int, in []*walv1.AppendResult) ([]Result, error
 	out := make([]Result, n)
 	for i, r := range in {
 		out[i] = Result{
-			State: toState(r.GetState()), ID: r.GetId(), TimeTick: message.Tick(r.GetTimeTick()),
+			State: wire.StateFromProto(r.GetState()), ID: r.GetId(), TimeTick: message.Tick(r.GetTimeTick()),
 			Term: r.GetTerm(), Checkpoint: r.GetCheckpoint(),
 		}
 		if p := r.GetError(); p != nil {
@@ -165,16 +165,6 @@ func toResults(channel string, n int, in []*walv1.AppendResult) ([]Result, error
 		}
 	}
 	return out, nil
-}
-
-func toState(s typesv1.Outcome_State) walimpls.State {
-	switch s {
-	case typesv1.Outcome_STATE_STORED:
-		return walimpls.Stored
-	case typesv1.Outcome_STATE_NOT_STORED:
-		return walimpls.NotStored
-	}
-	return walimpls.Unknown
 }
 
 func same(n int, state walimpls.State, err error) []Result {

@@ -368,3 +368,18 @@ func AsError(err error) *Error {
 	}
 	return Errorf(CodeInternal, "", "%w", err)
 }
+
+// ContextError types the end of ctx, which must have ended: its cause if that is
+// an *Error, else CodeTimeout or CodeCanceled. what says what was being done.
+func ContextError(ctx context.Context, channel, what string) *Error {
+	cause := context.Cause(ctx)
+	var typed *Error
+	if errors.As(cause, &typed) {
+		return typed
+	}
+	code := CodeCanceled
+	if errors.Is(cause, context.DeadlineExceeded) {
+		code = CodeTimeout
+	}
+	return Errorf(code, channel, "%s: %w", what, cause)
+}

@@ -70,7 +70,7 @@ func batchToProto(err error, batch *walimpls.BatchError, depth int) *typesv1.Err
 		if own == nil || own != shared {
 			shared, last = own, errorToProto(o.Err, depth-1)
 		}
-		p.Outcomes[i] = &typesv1.Outcome{State: stateToProto(o.State), Id: idToProto(o.ID), Error: last}
+		p.Outcomes[i] = &typesv1.Outcome{State: StateToProto(o.State), Id: idToProto(o.ID), Error: last}
 	}
 	return p
 }
@@ -158,7 +158,7 @@ func errorFromProto(p *typesv1.Error, depth int) error {
 
 // OutcomeToProto returns o for the wire.
 func OutcomeToProto(o walimpls.Outcome) *typesv1.Outcome {
-	return &typesv1.Outcome{State: stateToProto(o.State), Id: idToProto(o.ID), Error: ErrorToProto(o.Err)}
+	return &typesv1.Outcome{State: StateToProto(o.State), Id: idToProto(o.ID), Error: ErrorToProto(o.Err)}
 }
 
 // OutcomeFromProto is the inverse of OutcomeToProto. An outcome that is not
@@ -172,7 +172,7 @@ func outcomesFromProto(channel string, ps []*typesv1.Outcome, depth int) []walim
 	var lastProto *typesv1.Error
 	var lastErr error
 	for i, p := range ps {
-		o := walimpls.Outcome{State: stateFromProto(p.GetState())}
+		o := walimpls.Outcome{State: StateFromProto(p.GetState())}
 		if o.State == walimpls.Stored {
 			o.ID = message.ID(p.GetId())
 			out[i] = o
@@ -195,7 +195,8 @@ func outcomesFromProto(channel string, ps []*typesv1.Outcome, depth int) []walim
 	return out
 }
 
-func stateToProto(s walimpls.State) typesv1.Outcome_State {
+// StateToProto returns an outcome's state for the wire.
+func StateToProto(s walimpls.State) typesv1.Outcome_State {
 	switch s {
 	case walimpls.Stored:
 		return typesv1.Outcome_STATE_STORED
@@ -205,7 +206,8 @@ func stateToProto(s walimpls.State) typesv1.Outcome_State {
 	return typesv1.Outcome_STATE_UNKNOWN
 }
 
-func stateFromProto(s typesv1.Outcome_State) walimpls.State {
+// StateFromProto is the inverse of StateToProto; what it does not know is Unknown.
+func StateFromProto(s typesv1.Outcome_State) walimpls.State {
 	switch s {
 	case typesv1.Outcome_STATE_STORED:
 		return walimpls.Stored

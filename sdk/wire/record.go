@@ -112,8 +112,8 @@ func CheckRecord(channel string, m *message.Message) error {
 // TooLarge returns the ErrTooLarge of a record of size bytes, where limit is the
 // backend's MaxMessageBytes.
 func TooLarge(channel string, size, limit int) error {
-	e := walimpls.Errorf(walimpls.CodeTooLarge, channel, "record of %d bytes exceeds the backend's limit of %d", size, limit)
-	e.Hint = "split the record, or raise the backend's limit if it has a setting for it"
+	e := walimpls.Errorf(walimpls.CodeTooLarge, channel, "a record of %d bytes exceeds the backend's limit of %d", size, limit)
+	e.Hint = "split the record, or raise the backend's limit in its configuration if it has one"
 	return e
 }
 

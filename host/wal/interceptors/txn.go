@@ -26,18 +26,19 @@ func (t txn) Close()                 {}
 
 func (t txn) Handle(op *Operation, next Handler) {
 	id := op.Batch[0].TxnID
-	bytes := 0
 	for i := range op.Batch {
-		m := &op.Batch[i]
-		if m.TxnID != id {
+		if op.Batch[i].TxnID != id {
 			op.Refuse(walimpls.Errorf(walimpls.CodeInvalidArgument, op.Channel, "append: one batch names two transactions"))
 			return
 		}
-		bytes += m.Size()
 	}
 	if id == 0 || op.Batch[0].Type != message.TypeData {
 		next(op)
 		return
+	}
+	bytes := 0
+	for i := range op.Batch {
+		bytes += op.Batch[i].Size()
 	}
 	if err := t.bodies.Add(id, len(op.Batch), bytes); err != nil {
 		op.Refuse(err)
