@@ -20,14 +20,14 @@ const pluginPrefix = "walrig-plugin-"
 func (a *app) pluginCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plugin",
-		Short: "Inspect and check plugins",
+		Short: "Inspect, check and start to write plugins",
 		Long: `Inspect and check plugins.
 
 A PLUGIN with a / in it is the path of a binary, which is started for the moment and needs no host. Any other is the
 name of a plugin that the host has configured.`,
 	}
 	group(cmd)
-	cmd.AddCommand(a.pluginListCmd(), a.pluginDescribeCmd(), a.pluginVerifyCmd())
+	cmd.AddCommand(a.pluginListCmd(), a.pluginDescribeCmd(), a.pluginVerifyCmd(), a.pluginInitCmd())
 	return cmd
 }
 
