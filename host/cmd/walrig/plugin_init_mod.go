@@ -5,8 +5,11 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/walrig/walrig/sdk/walimpls"
 )
 
 const (
@@ -23,8 +26,8 @@ var (
 )
 
 // modFiles returns go.mod and go.sum. With a checkout of the SDK they are complete:
-// the versions and checksums are the checkout's, so that nothing has to be fetched
-// or decided. Without one, go.sum is nil and `go mod tidy` completes both.
+// versions and checksums are the checkout's, so that nothing has to be fetched or
+// decided (go.sum has more than is needed, which does no harm). Without one, go.sum is nil and `go mod tidy` completes both.
 func (p *newPlugin) modFiles() (mod, sum []byte, err error) {
 	if p.SDK == "" {
 		return fmt.Appendf(nil, "module %s\n\ngo %s\n\nrequire %s %s\n", p.Module, templateGo, sdkModule, p.version), nil, nil
@@ -40,7 +43,7 @@ func (p *newPlugin) modFiles() (mod, sum []byte, err error) {
 	if err != nil {
 		return nil, nil, usageError("--sdk wants the folder of a checkout of walrig", "--sdk: %v", err)
 	}
-	required, summed, err := neededModules()
+	required, err := neededModules()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -48,23 +51,19 @@ func (p *newPlugin) modFiles() (mod, sum []byte, err error) {
 	if m := goLine.FindSubmatch(sdkMod); m != nil {
 		goVersion = string(m[1])
 	}
-	var direct, indirect, sums strings.Builder
+	var direct, indirect []string
 	for _, m := range requireLine.FindAllStringSubmatch(string(sdkMod), -1) {
 		switch {
 		case m[1] == directModule:
-			fmt.Fprintf(&direct, "\t%s %s\n", m[1], m[2])
-		case required[m[1]]:
-			fmt.Fprintf(&indirect, "\t%s %s // indirect\n", m[1], m[2])
+			direct = append(direct, fmt.Sprintf("\t%s %s\n", m[1], m[2]))
+		case slices.Contains(required, m[1]):
+			indirect = append(indirect, fmt.Sprintf("\t%s %s // indirect\n", m[1], m[2]))
 		}
 	}
-	for line := range strings.Lines(string(sdkSum)) {
-		if module, _, _ := strings.Cut(line, " "); summed[module] {
-			sums.WriteString(line)
-		}
-	}
+	slices.Sort(indirect)
 	mod = fmt.Appendf(nil, "module %s\n\ngo %s\n\nrequire (\n\t%s v0.0.0\n%s)\n\nrequire (\n%s)\n\nreplace %s => %s\n",
-		p.Module, goVersion, sdkModule, direct.String(), indirect.String(), sdkModule, modPath(p.SDK))
-	return mod, []byte(sums.String()), nil
+		p.Module, goVersion, sdkModule, strings.Join(direct, ""), strings.Join(indirect, ""), sdkModule, modPath(p.SDK))
+	return mod, sdkSum, nil
 }
 
 // modPath quotes a path for go.mod where that is needed.
@@ -75,21 +74,12 @@ func modPath(path string) string {
 	return path
 }
 
-// neededModules reads plugintemplate/modules.txt: the modules that a new plugin's
-// go.mod lists, and those that its go.sum has.
-func neededModules() (required, summed map[string]bool, err error) {
+// neededModules are the modules that the packages of a new plugin and its test come
+// from.
+func neededModules() ([]string, error) {
 	text, err := pluginTemplates.ReadFile("plugintemplate/modules.txt")
 	if err != nil {
-		return nil, nil, err
+		return nil, walimpls.Errorf(walimpls.CodeInternal, "", "the list of modules: %w", err)
 	}
-	required, summed = map[string]bool{}, map[string]bool{}
-	for line := range strings.Lines(string(text)) {
-		switch kind, module, _ := strings.Cut(strings.TrimSpace(line), " "); kind {
-		case "mod":
-			required[module] = true
-		case "sum":
-			summed[module] = true
-		}
-	}
-	return required, summed, nil
+	return strings.Fields(string(text)), nil
 }
