@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -121,12 +120,10 @@ type process struct {
 	stopErr  error
 }
 
-// newGRPCServer is go-plugin's hook. It lifts gRPC's limit of 4 MiB: the backend's
-// own limits are the ones that count.
+// newGRPCServer is go-plugin's hook.
 func (p *process) newGRPCServer(opts []grpc.ServerOption) *grpc.Server {
+	opts = append(opts, ServerOptions()...)
 	opts = append(opts,
-		grpc.MaxRecvMsgSize(math.MaxInt32),
-		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 			p.restored()
 			return next(ctx, req)
