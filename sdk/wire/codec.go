@@ -24,9 +24,15 @@ type Unmarshaler interface {
 // messages that carry records by the thousand go through no generated type. On the
 // wire it is the same encoding, so the other side may use any codec of the proto
 // format.
-func Codec() encoding.CodecV2 { return codec{encoding.GetCodecV2("proto")} }
+func Codec() encoding.CodecV2 {
+	return codec{encoding.GetCodecV2("proto"), new(Buffers)}
+}
 
-type codec struct{ encoding.CodecV2 }
+type codec struct {
+	encoding.CodecV2
+	// received are messages that came in pieces.
+	received *Buffers
+}
 
 // Marshal implements encoding.CodecV2.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
@@ -45,9 +51,11 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if len(data) == 1 {
 		return m.UnmarshalWire(data[0].ReadOnlyData())
 	}
-	whole := data.MaterializeToBuffer(mem.DefaultBufferPool())
-	defer whole.Free()
-	return m.UnmarshalWire(whole.ReadOnlyData())
+	n := data.Len()
+	whole := c.received.Lend(n)[:n]
+	defer c.received.giveBack(whole)
+	data.CopyTo(whole)
+	return m.UnmarshalWire(whole)
 }
 
 // Raw is an encoded message.
@@ -86,6 +94,28 @@ func (p *Buffers) Lend(size int) []byte {
 	return make([]byte, 0, size)
 }
 
+// giveBack ends a loan. Of too many buffers the smallest go.
+func (p *Buffers) giveBack(b []byte) {
+	if cap(b) > maxFreeBytes {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.free) < maxFreeBuffers {
+		p.free = append(p.free, b)
+		return
+	}
+	least := 0
+	for i := range p.free {
+		if cap(p.free[i]) < cap(p.free[least]) {
+			least = i
+		}
+	}
+	if cap(p.free[least]) < cap(b) {
+		p.free[least] = b
+	}
+}
+
 // Raw returns the message that b encodes. b belongs to it.
 func (p *Buffers) Raw(b []byte) *Raw {
 	return &Raw{data: mem.BufferSlice{mem.NewBuffer(&b, (*recycler)(p))}}
@@ -101,25 +131,4 @@ func (r *recycler) Get(size int) *[]byte {
 }
 
 // Put implements mem.BufferPool.
-func (r *recycler) Put(b *[]byte) {
-	if cap(*b) > maxFreeBytes {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.free) < maxFreeBuffers {
-		r.free = append(r.free, *b)
-	} else if i := r.smallest(); cap(r.free[i]) < cap(*b) {
-		r.free[i] = *b
-	}
-}
-
-func (r *recycler) smallest() int {
-	least := 0
-	for i := range r.free {
-		if cap(r.free[i]) < cap(r.free[least]) {
-			least = i
-		}
-	}
-	return least
-}
+func (r *recycler) Put(b *[]byte) { (*Buffers)(r).giveBack(*b) }
