@@ -63,7 +63,7 @@ func (r Report) WriteTable(w io.Writer) error {
 		out.printf("warning: %s\n", s)
 	}
 	if len(r.Left) > 0 {
-		out.printf("left behind, because the backend cannot drop: %s\n", strings.Join(r.Left, ", "))
+		out.printf("left behind, because the backend cannot drop: %s\n", some(r.Left))
 	}
 	tw = tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(tw, "LEVEL\tSTATE\tPASS\tFAIL\tWAIVED\tNOT CLAIMED\tNOT RUN")
@@ -78,6 +78,15 @@ func (r Report) WriteTable(w io.Writer) error {
 		out.printf("  %s\n", reason)
 	}
 	return out.err
+}
+
+// some shows a few of many names; the JSON report has them all.
+func some(names []string) string {
+	const few = 3
+	if len(names) <= few {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
 }
 
 // keeper writes and remembers the first error.
