@@ -172,7 +172,7 @@ func (r recipe) install() error {
 	}
 	// One lock for both kinds: two Mavens at work in one local repository may
 	// hurt each other.
-	lock, err := lockFile(filepath.Join(cacheDir(), "install.lock"), syscall.LOCK_EX, installTimeout)
+	lock, err := lockFile(filepath.Join(cacheDir(), "install.lock"), exclusive, installTimeout)
 	if err != nil {
 		return fmt.Errorf("wait for another install: %w", err)
 	}

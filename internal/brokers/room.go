@@ -17,14 +17,7 @@ import (
 const lingerSeconds = 3
 
 // room is the folder of one broker or cluster, and this process's lease on it.
-//
-//	users      locked shared by each user for as long as it lives
-//	boot       locked by who starts or repairs the broker
-//	watchdog   locked by the watchdog while it runs
-//	runs/      shared rooms: the `go test` commands that keep the broker
-//	nodes/N/   data, configuration, log and pid of a broker process
-//	state      shared rooms: the ports of the running broker
-//	*.sh       the unpacked recipe
+// The package documentation lists what is in it.
 type room struct {
 	dir    string
 	script script
@@ -41,7 +34,7 @@ func newRoom(rec recipe) (*room, error) {
 		return nil, err
 	}
 	r := &room{dir: dir}
-	if r.users, err = lockFile(filepath.Join(dir, "users"), syscall.LOCK_SH, time.Minute); err != nil {
+	if r.users, err = lockFile(filepath.Join(dir, "users"), shared, time.Minute); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	if err := r.furnish(rec); err != nil {
@@ -54,15 +47,10 @@ func newRoom(rec recipe) (*room, error) {
 // joinRoom takes a lease on the shared room of rec, which it makes if nobody
 // else has. The broker in it may run or not.
 func joinRoom(rec recipe, deadline time.Time) (*room, error) {
-	key, err := rec.key()
+	dir, err := rec.sharedRoom()
 	if err != nil {
 		return nil, err
 	}
-	base, err := sharedDir()
-	if err != nil {
-		return nil, err
-	}
-	dir := filepath.Join(base, key)
 	for {
 		users, err := joinOnce(dir, time.Until(deadline))
 		if err == nil {
@@ -75,6 +63,19 @@ func joinRoom(rec recipe, deadline time.Time) (*room, error) {
 	}
 }
 
+// sharedRoom is where the shared broker of this recipe lives.
+func (r recipe) sharedRoom() (string, error) {
+	key, err := r.key()
+	if err != nil {
+		return "", err
+	}
+	base, err := sharedDir()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(base, key), nil
+}
+
 var errRoomGone = errors.New("the room was removed")
 
 func joinOnce(dir string, timeout time.Duration) (*os.File, error) {
@@ -82,7 +83,7 @@ func joinOnce(dir string, timeout time.Duration) (*os.File, error) {
 		return nil, err
 	}
 	path := filepath.Join(dir, "users")
-	users, err := lockFile(path, syscall.LOCK_SH, timeout)
+	users, err := lockFile(path, shared, timeout)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, errRoomGone
 	}
@@ -161,7 +162,7 @@ func (r *room) watch() error {
 }
 
 func (r *room) watched() bool {
-	lock, err := lockFile(filepath.Join(r.dir, "watchdog"), syscall.LOCK_EX, 0)
+	lock, err := lockFile(filepath.Join(r.dir, "watchdog"), exclusive, 0)
 	if err != nil {
 		return errors.Is(err, errLocked)
 	}
@@ -232,6 +233,11 @@ func (r *room) close() {
 }
 
 var errLocked = errors.New("locked by another process")
+
+const (
+	shared    = syscall.LOCK_SH
+	exclusive = syscall.LOCK_EX
+)
 
 // lockFile opens path, making it if needed, and locks it. It waits up to
 // timeout, then fails with errLocked. Closing the file unlocks it. The

@@ -2,16 +2,20 @@ package brokers
 
 import (
 	"encoding/json"
-	"errors"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 )
 
 // joinShared returns the ports of the shared broker of rec, which it boots if
 // nobody else has, and a lease that keeps it alive.
 func joinShared(rec recipe, ports int, env func(ports []int) []string) (*room, []int, error) {
+	// Before anything is made that would have to be removed again.
+	if !runs(rec) {
+		if err := rec.require(); err != nil {
+			return nil, nil, err
+		}
+	}
 	deadline := time.Now().Add(installTimeout + 3*bootTimeout)
 	r, err := joinRoom(rec, deadline)
 	if err != nil {
@@ -27,7 +31,7 @@ func joinShared(rec recipe, ports int, env func(ports []int) []string) (*room, [
 
 // running sees that the broker runs. One process of a room does that at a time.
 func (r *room) running(rec recipe, ports int, env func([]int) []string, deadline time.Time) ([]int, error) {
-	boot, err := lockFile(filepath.Join(r.dir, "boot"), syscall.LOCK_EX, time.Until(deadline))
+	boot, err := lockFile(filepath.Join(r.dir, "boot"), exclusive, time.Until(deadline))
 	if err != nil {
 		return nil, err
 	}
@@ -40,15 +44,9 @@ func (r *room) running(rec recipe, ports int, env func([]int) []string, deadline
 	if err := r.keepForRun(); err != nil {
 		return nil, err
 	}
-	known, err := r.readState()
-	if err != nil {
-		return nil, err
-	}
+	known := readState(r.dir)
 	if len(known) == ports && answers(local(known[0])) {
 		return known, nil
-	}
-	if err := rec.require(); err != nil {
-		return nil, err
 	}
 	if err := rec.install(); err != nil {
 		return nil, err
@@ -85,20 +83,27 @@ func (n *node) startEmpty() error {
 	return n.start()
 }
 
-func (r *room) readState() ([]int, error) {
-	b, err := os.ReadFile(filepath.Join(r.dir, "state"))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
+// runs tells whether there is a shared broker that answers. It may end at any
+// time: only a lease keeps it.
+func runs(rec recipe) bool {
+	dir, err := rec.sharedRoom()
 	if err != nil {
-		return nil, err
+		return false
 	}
+	ports := readState(dir)
+	return len(ports) > 0 && answers(local(ports[0]))
+}
+
+// readState returns the ports of the room's broker, none if it was not yet
+// started. A torn file is as good as none: a broker without known ports is
+// replaced.
+func readState(dir string) []int {
+	b, err := os.ReadFile(filepath.Join(dir, "state"))
 	var ports []int
-	// A torn file is as good as none: a broker without known ports is replaced.
-	if json.Unmarshal(b, &ports) != nil {
-		return nil, nil
+	if err != nil || json.Unmarshal(b, &ports) != nil {
+		return nil
 	}
-	return ports, nil
+	return ports
 }
 
 func (r *room) writeState(ports []int) error {

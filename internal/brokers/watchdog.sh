@@ -31,7 +31,7 @@ while flock -x 9; do
   [ -e "$room/users" ] || exit 0                      # the last user has cleaned up
   wanted || break
   flock -u 9
-  sleep 0.5
+  sleep 0.5 || break
 done
 for node in "$room"/nodes/*/; do
   [ -d "$node" ] && bash "$recipe" kill "${node%/}" 8>&- 9>&-
