@@ -14,11 +14,11 @@ func machine(t *testing.T, java, maven string) (path string) {
 	t.Helper()
 	dir := t.TempDir()
 	for _, tool := range []string{"bash", "flock", "setsid", "timeout", "curl", "cksum", "sha256sum", "cut", "dirname", "cat", "grep"} {
-		real, err := exec.LookPath(tool)
+		found, err := exec.LookPath(tool)
 		if err != nil {
 			t.Fatalf("these tests need %s: %v", tool, err)
 		}
-		if err := os.Symlink(real, filepath.Join(dir, tool)); err != nil {
+		if err := os.Symlink(found, filepath.Join(dir, tool)); err != nil {
 			t.Fatal(err)
 		}
 	}

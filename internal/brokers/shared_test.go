@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestTwoProcessesShareOneKafkaWhichEndsWithTheLast(t *testing.T) {
+func TestTwoProcessesShareOneKafkaWhichDiesWhenBothWereKilled(t *testing.T) {
 	t.Parallel()
 	needBrokers(t, kafkaRecipe, "Kafka")
 	tmp := t.TempDir()
@@ -30,18 +30,6 @@ func TestTwoProcessesShareOneKafkaWhichEndsWithTheLast(t *testing.T) {
 		t.Fatalf("%d brokers run for the second process", n)
 	}
 	writeAndRead(t, []string{b}, 1)
-	second.finish(t)
-	awaitNothing(t, tmp)
-}
-
-func TestSharedBrokerDiesAfterAllItsUsersWereKilled(t *testing.T) {
-	t.Parallel()
-	needBrokers(t, kafkaRecipe, "Kafka")
-	tmp := t.TempDir()
-	first, second := startHelper(t, "shared kafka", tmp), startHelper(t, "shared kafka", tmp)
-	first.addr(t)
-	second.addr(t)
-	first.kill()
 	second.kill()
 	awaitNothing(t, tmp)
 }
