@@ -18,7 +18,10 @@ type KafkaEndpoint struct {
 
 // KafkaOptions are the settings of a private Kafka broker.
 type KafkaOptions struct {
-	// Props are lines of server.properties; they win over the recipe's.
+	// Props are lines of server.properties; they win over the recipe's. A restart
+	// after a kill waits for broker.session.timeout.ms, 2 s here (3 s in a
+	// cluster); on a busy machine a broker may miss it and lose its leaderships for
+	// a moment, so a longer one goes with a broker.heartbeat.interval.ms of a fifth.
 	Props map[string]string
 	// Listeners are further client listeners by upper-case name, each with its
 	// security protocol (SASL_PLAINTEXT, SSL, SASL_SSL, PLAINTEXT). They get free
@@ -58,7 +61,9 @@ func Kafka(t testing.TB) KafkaEndpoint {
 		return KafkaEndpoint{Addr: addrs[0], Addrs: addrs}
 	}
 	r, ports, err := joinShared(kafkaRecipe, 2, func(p []int) []string {
-		return kafkaEnv(KafkaOptions{}, p, nil)
+		// Nobody kills it, so its session may be long: on a busy machine a broker
+		// that misses heartbeats gives up its leaderships for a while.
+		return append(kafkaEnv(KafkaOptions{}, p, nil), "SESSION_MS=9000")
 	})
 	if err != nil {
 		end(t, "Kafka", err)
@@ -134,7 +139,7 @@ func kafkaEnv(opts KafkaOptions, ports []int, more map[string]string) []string {
 		fmt.Sprintf("PORT=%d", ports[0]),
 		fmt.Sprintf("CONTROLLER_PORT=%d", ports[1]),
 		fmt.Sprintf("HEAP=%dm", heap),
-		"MAX_MESSAGE_BYTES=", "SESSION_MS=", "CLUSTER_ID=", "NO_CDS=",
+		"MAX_MESSAGE_BYTES=", "SESSION_MS=2000", "CLUSTER_ID=", "NO_CDS=",
 		"JAVA_OPTS_EXTRA=" + opts.JavaOpts,
 		"KAFKA_PROPS=" + lines(props, more, opts.Props),
 	}
