@@ -46,7 +46,12 @@ func (r Report) WriteTable(w io.Writer) error {
 	}
 	tw := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(tw, "CLAUSE\tLEVEL\tVERDICT\tTIME\tNOTE")
+	selected := 0
 	for _, c := range r.Clauses {
+		if c.Verdict == NotRun && c.Reason == notSelected {
+			continue
+		}
+		selected++
 		note := c.Reason
 		for _, k := range c.Checks {
 			if note == "" && len(k.Notes) > 0 {
@@ -57,6 +62,9 @@ func (r Report) WriteTable(w io.Writer) error {
 	}
 	if err := tw.Flush(); err != nil {
 		return err
+	}
+	if n := len(r.Clauses) - selected; n > 0 {
+		out.printf("%d more were not selected\n", n)
 	}
 	out.printf("\n")
 	for _, s := range r.Warnings {

@@ -227,10 +227,12 @@ func (r *run) execute(ctx context.Context, selected map[string]bool) {
 	}
 }
 
+const notSelected = "not selected"
+
 // mayRun returns the verdict of a check that does not run, and why.
 func (r *run) mayRun(c check, cl Clause, selected map[string]bool) (Verdict, string) {
 	if !selected[c.ID()] {
-		return NotRun, "not selected"
+		return NotRun, notSelected
 	}
 	for _, n := range cl.needs() {
 		if !r.claims[n] {

@@ -212,11 +212,12 @@ func conformVerdict(r conformance.Report) error {
 		return nil
 	}
 	e := walimpls.Errorf(walimpls.CodeNotConforming, "", "%s: %s", r.Target.Name, strings.Join(r.Reasons, "; "))
-	if failed := r.Failed(); len(failed) > 0 {
-		e.Hint = "look at the clauses that no other failed one comes before: " + strings.Join(firstFailed(r), ", ")
-		return e
-	}
-	if r.Counts[conformance.Pass]+r.Counts[conformance.Waived] == 0 {
+	switch failed, first := r.Failed(), firstFailed(r); {
+	case len(first) < len(failed):
+		e.Hint = "begin with what no other failed clause comes before: " + strings.Join(first, ", ")
+	case len(failed) > 0:
+		e.Hint = "the report shows the events of each failed check, and the command that repeats it"
+	case r.Counts[conformance.Pass]+r.Counts[conformance.Waived] == 0:
 		e.Hint = "`walrig conform --list` shows the checks and `walrig plugin describe` what the backend claims: select others with --run and --level"
 	}
 	return e

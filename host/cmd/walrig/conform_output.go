@@ -110,10 +110,10 @@ func (a *app) newConformProgress() *conformProgress {
 
 // show is called by the runner, one call at a time.
 func (p *conformProgress) show(s conformance.Progress) {
-	if p.w == nil {
+	c := s.Check
+	if p.w == nil || c.Verdict == conformance.NotRun { // those that an interruption leaves
 		return
 	}
-	c := s.Check
 	line := fmt.Sprintf("%*d/%d  %-7s  %s  %d ms", len(fmt.Sprint(s.Total)), s.Done, s.Total, c.Verdict, c.ID, c.Millis)
 	if c.Failure != nil {
 		p.failed++
@@ -187,7 +187,7 @@ now, or it passed and does not any more.`,
 					worse++
 				}
 			}
-			return walimpls.Errorf(walimpls.CodeNotConforming, "", "%s worse in %s than in %s", countText(int64(worse), "clause"), args[1], args[0])
+			return walimpls.Errorf(walimpls.CodeNotConforming, "", "%s got worse from %s to %s", countText(int64(worse), "clause"), args[0], args[1])
 		},
 	}
 }
