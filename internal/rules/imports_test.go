@@ -27,6 +27,7 @@ var rooms = map[string][]string{
 	"host/walmanager":          {"sdk", "host/wal"},
 	"host/config":              {"sdk", "host/pluginhost"},
 	"host/server":              {"sdk", "host"},
+	"host/bench":               {},
 	"host/cmd":                 {""},
 	"conformance/faultbackend": {"sdk", "conformance/faultbackend"},
 	"conformance":              {"sdk", "host/wal", "host/pluginhost", "conformance"},
