@@ -114,5 +114,14 @@ func ended(ctx context.Context, channel, what string, err error) error {
 	if ctx.Err() != nil && !errors.Is(context.Cause(ctx), errBudget) {
 		return walimpls.ContextError(ctx, channel, what)
 	}
+	return contractError(channel, what, err)
+}
+
+// contractError returns err itself if it is one of the contract's, else types it.
+func contractError(channel, what string, err error) error {
+	var already *walimpls.Error
+	if errors.As(err, &already) {
+		return err
+	}
 	return typed(channel, what, err)
 }

@@ -214,7 +214,7 @@ func (h *handle) Truncate(ctx context.Context, before message.ID) error {
 	}
 	id, ok := before.Uint64()
 	if !ok {
-		return walimpls.Errorf(walimpls.CodeInvalidArgument, name, "truncate: %q is not an id of this backend", before.String())
+		return walimpls.Errorf(walimpls.CodeInvalidArgument, name, "truncate: an id of %d bytes is not one of this backend", len(before))
 	}
 	ctx, done := h.begin(ctx)
 	defer done()

@@ -79,7 +79,7 @@ func (h *handle) start(ctx context.Context, c *conn, start walimpls.Start) (int6
 	}
 	id, ok := start.ID.Uint64()
 	if !ok {
-		return 0, walimpls.Errorf(walimpls.CodeInvalidArgument, name, "read: %q is not an id of this backend", start.ID.String())
+		return 0, walimpls.Errorf(walimpls.CodeInvalidArgument, name, "read: an id of %d bytes is not one of this backend", len(start.ID))
 	}
 	t, err := k.tailFrom(ctx, c, h.l, false)
 	if err != nil {
@@ -170,7 +170,7 @@ func (s *scanner) worthRetry(err error) bool {
 
 // fail ends the scanner.
 func (s *scanner) fail(err error) {
-	s.err = typed(s.h.ch.Name, "read", s.h.o.gone(s.h.l, "read", err))
+	s.err = contractError(s.h.ch.Name, "read", s.h.o.gone(s.h.l, "read", err))
 	s.end(s.err)
 }
 
