@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	client "github.com/apache/pulsar-client-go/pulsar"
@@ -45,6 +46,8 @@ type appender struct {
 	// first: the search for one whose place was lost begins behind it.
 	known     entry
 	resolving bool
+
+	resolved atomic.Int64 // places that were found by reading
 }
 
 func newAppender(h *handle, next uint64, fence entry, p *pending) *appender {
@@ -266,6 +269,7 @@ func (a *appender) resolve() {
 			a.mu.Lock()
 			a.ackedLocked(want, at, true)
 			a.mu.Unlock()
+			a.resolved.Add(1)
 			a.poke()
 			continue
 		case ctx.Err() != nil, errors.Is(err, errNotThere):

@@ -68,24 +68,22 @@ var errLostPlace = errors.New("another open took the place of this one")
 
 func (o *opener) tryOpen(ctx context.Context, opt walimpls.OpenOptions) (*handle, error) {
 	topic := topicOf(opt.Channel)
-	if err := o.admin.ensureNamespace(ctx); err != nil {
-		return nil, err
-	}
-	made, err := o.admin.createTopic(ctx, topic)
-	if err != nil {
-		return nil, err
-	}
-	// Before the first write: nothing else holds the data.
-	if err := o.admin.createCursor(ctx, topic); err != nil {
-		return nil, err
-	}
+	made := false
 	before, err := o.tail(ctx, topic, nil)
+	if errors.Is(err, errMissing) {
+		before, made, err = o.create(ctx, topic)
+	}
 	if err != nil {
 		return nil, err
 	}
 	pair, err := nextPair(opt, before.pair())
 	if err != nil {
 		return nil, err
+	}
+	if !made {
+		if err := o.admin.ensureNamespace(ctx); err != nil {
+			return nil, err
+		}
 	}
 	o.fenceLocal(opt.Channel, pair)
 	if !made { // nobody can have a producer on a topic that was made just now, or it is refused
@@ -108,6 +106,22 @@ func (o *opener) tryOpen(ctx context.Context, opt walimpls.OpenOptions) (*handle
 		return nil, err
 	}
 	return h, nil
+}
+
+// create makes the topic and, before anybody can write, the cursor: nothing else
+// holds the data. made says that this call made the topic.
+func (o *opener) create(ctx context.Context, topic string) (t *tail, made bool, err error) {
+	if err := o.admin.ensureNamespace(ctx); err != nil {
+		return nil, false, err
+	}
+	if made, err = o.admin.createTopic(ctx, topic); err != nil {
+		return nil, false, err
+	}
+	if err := o.admin.createCursor(ctx, topic); err != nil {
+		return nil, false, err
+	}
+	t, err = o.tail(ctx, topic, nil)
+	return t, made, err
 }
 
 func (p *pending) end(reason error) {
