@@ -36,16 +36,13 @@ type appender struct {
 	stop chan struct{} // closed when the state is no longer open
 	done chan struct{} // closed when the sending goroutine has ended
 
-	mu      sync.Mutex // guards what follows
-	w       window
-	state   state
-	why     error
-	room    chan struct{} // closed when bytes left the queue; nil while nobody waits
-	settled chan struct{} // closed when nothing is under way; nil while nobody waits
-	// known is the place of the newest message of this handle, its fence record at
-	// first: the search for one whose place was lost begins behind it.
-	known     entry
-	resolving bool
+	mu        sync.Mutex // guards what follows
+	w         window
+	state     state
+	why       error
+	room      chan struct{} // closed when bytes left the queue; nil while nobody waits
+	settled   chan struct{} // closed when nothing is under way; nil while nobody waits
+	resolving bool          // a goroutine looks for places
 
 	resolved atomic.Int64 // places that were found by reading
 }
@@ -53,9 +50,9 @@ type appender struct {
 func newAppender(h *handle, next uint64, fence entry, p *pending) *appender {
 	s := &h.o.settings
 	a := &appender{
-		h: h, p: p.producer, known: fence,
+		h: h, p: p.producer,
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
-		w: window{channel: h.ch.Name, pair: h.ch.Pair, next: next, batchBytes: s.batchBytes, inFlight: s.inFlight},
+		w: window{channel: h.ch.Name, pair: h.ch.Pair, next: next, last: fence, batchBytes: s.batchBytes, inFlight: s.inFlight},
 	}
 	h.o.run.goFunc(a.run)
 	h.o.run.goFunc(func() {
@@ -211,15 +208,15 @@ func (a *appender) answer(s *sent, id client.MessageID, err error) {
 
 func (a *appender) ackedLocked(s *sent, at entry, known bool) {
 	a.w.acked(s, at, known)
-	if known && a.known.compare(at) < 0 {
-		a.known = at
+	if known {
 		a.h.log.remember(at, s.env)
 	}
 	if len(a.w.sent) == 0 && a.settled != nil {
 		close(a.settled)
 		a.settled = nil
 	}
-	if !known && !a.resolving {
+	// Answers come in order, so the first that has no place is at the front.
+	if !a.resolving && len(a.w.sent) > 0 && a.w.sent[0].lost {
 		a.resolving = true
 		a.h.o.run.goFunc(a.resolve)
 	}
@@ -241,7 +238,7 @@ func (a *appender) refused(s *sent) {
 
 // resolve finds the places of messages that the broker had stored before a
 // reconnect: it answers their repetition with no place (-1:-1). They lie behind
-// the newest place that is known, in order.
+// the message before them, in order.
 func (a *appender) resolve() {
 	ctx, cancel := context.WithTimeout(a.h.life, a.h.o.settings.appendTimeout)
 	defer cancel()
@@ -249,19 +246,12 @@ func (a *appender) resolve() {
 	defer pause.Stop()
 	for {
 		a.mu.Lock()
-		var want *sent
-		for _, s := range a.w.sent {
-			if s.lost {
-				want = s
-				break
-			}
-		}
-		from := a.known
-		if want == nil || a.state != stateOpen {
+		if a.state != stateOpen || len(a.w.sent) == 0 || !a.w.sent[0].lost {
 			a.resolving = false
 			a.mu.Unlock()
 			return
 		}
+		want, from := a.w.sent[0], a.w.last
 		a.mu.Unlock()
 		at, err := a.find(ctx, from, want.env.first)
 		switch {

@@ -26,12 +26,10 @@ var (
 // What the client says, and this package acts on. A test fails when a version of
 // the client says it in other words.
 const (
-	saysProducerFenced   = "Producer was fenced, failing pending messages, stop reconnecting"
-	saysTopicNotFound    = "Topic not found, stop reconnecting, close the producer"
-	saysTopicTerminated  = "Topic was terminated, failing pending messages, stop reconnecting, close the producer"
-	saysReconnectEnded   = "Producer is shutting down. Close the reconnect event loop"
-	saysReaderTopicGone  = "Topic Not Found."
-	saysReaderReconnects = "Failed to create consumer at reconnect"
+	saysProducerFenced  = "Producer was fenced, failing pending messages, stop reconnecting"
+	saysTopicNotFound   = "Topic not found, stop reconnecting, close the producer"
+	saysTopicTerminated = "Topic was terminated, failing pending messages, stop reconnecting, close the producer"
+	saysReconnectEnded  = "Producer is shutting down. Close the reconnect event loop"
 )
 
 func (l clientLog) say(level zapcore.Level, args []any) {
@@ -67,15 +65,17 @@ func (l clientLog) with(fields plog.Fields) clientLog {
 	return clientLog{l.log.With(zf...), l.hear}
 }
 
-func (l clientLog) SubLogger(fields plog.Fields) plog.Logger      { return l.with(fields) }
-func (l clientLog) WithFields(fields plog.Fields) plog.Entry      { return l.with(fields) }
-func (l clientLog) WithField(name string, value any) plog.Entry   { return l.with(plog.Fields{name: value}) }
-func (l clientLog) WithError(err error) plog.Entry                { return l.with(plog.Fields{"error": err}) }
-func (l clientLog) Debug(...any)                                  {} // it says something at each record
-func (l clientLog) Debugf(string, ...any)                         {}
-func (l clientLog) Info(args ...any)                              { l.say(zapcore.DebugLevel, args) }
-func (l clientLog) Infof(format string, args ...any)              { l.sayf(zapcore.DebugLevel, format, args) }
-func (l clientLog) Warn(args ...any)                              { l.say(zapcore.InfoLevel, args) }
-func (l clientLog) Warnf(format string, args ...any)              { l.sayf(zapcore.InfoLevel, format, args) }
-func (l clientLog) Error(args ...any)                             { l.say(zapcore.WarnLevel, args) }
-func (l clientLog) Errorf(format string, args ...any)             { l.sayf(zapcore.WarnLevel, format, args) }
+func (l clientLog) SubLogger(fields plog.Fields) plog.Logger { return l.with(fields) }
+func (l clientLog) WithFields(fields plog.Fields) plog.Entry { return l.with(fields) }
+func (l clientLog) WithField(name string, value any) plog.Entry {
+	return l.with(plog.Fields{name: value})
+}
+func (l clientLog) WithError(err error) plog.Entry    { return l.with(plog.Fields{"error": err}) }
+func (l clientLog) Debug(...any)                      {} // it says something at each record
+func (l clientLog) Debugf(string, ...any)             {}
+func (l clientLog) Info(args ...any)                  { l.say(zapcore.DebugLevel, args) }
+func (l clientLog) Infof(format string, args ...any)  { l.sayf(zapcore.DebugLevel, format, args) }
+func (l clientLog) Warn(args ...any)                  { l.say(zapcore.InfoLevel, args) }
+func (l clientLog) Warnf(format string, args ...any)  { l.sayf(zapcore.InfoLevel, format, args) }
+func (l clientLog) Error(args ...any)                 { l.say(zapcore.WarnLevel, args) }
+func (l clientLog) Errorf(format string, args ...any) { l.sayf(zapcore.WarnLevel, format, args) }

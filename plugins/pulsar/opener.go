@@ -22,7 +22,7 @@ type opener struct {
 	alive context.Context
 	end   context.CancelCauseFunc
 
-	mu      sync.Mutex // guards what follows
+	mu     sync.Mutex // guards what follows
 	closed bool
 	logs   map[string]*logState // by channel, those with handles
 	turns  map[string]*turn     // by channel, those that are opened or dropped now

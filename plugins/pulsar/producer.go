@@ -9,6 +9,7 @@ import (
 	"time"
 
 	client "github.com/apache/pulsar-client-go/pulsar"
+	"github.com/apache/pulsar-client-go/pulsar/backoff"
 	"go.uber.org/zap"
 )
 
@@ -41,14 +42,21 @@ type producer struct {
 	// by the close: the client would panic if both met.
 	sending sync.RWMutex
 	ended   bool
+	ending  chan struct{} // closed with ended
 }
+
+// reconnectDelay is how long a producer that lost its connection waits before it
+// connects again. A broker that closes a topic says so before it is done, and
+// takes who comes back at once for somebody else than who is just leaving; and a
+// new owner, which had the topic unloaded, finds it free.
+const reconnectDelay = 100 * time.Millisecond
 
 // newProducer connects an exclusive producer. The error wraps errExclusive when
 // another one has the topic.
 func (o *opener) newProducer(ctx context.Context, topic, name string, onEnd func(error)) (*producer, error) {
 	p := &producer{
 		run: o.run, onEnd: onEnd,
-		made: make(chan struct{}), reconnectDone: make(chan struct{}), closed: make(chan struct{}),
+		made: make(chan struct{}), reconnectDone: make(chan struct{}), closed: make(chan struct{}), ending: make(chan struct{}),
 	}
 	_, err := bounded(ctx, o.run, func() (struct{}, error) {
 		defer close(p.made)
@@ -64,7 +72,10 @@ func (o *opener) newProducer(ctx context.Context, topic, name string, onEnd func
 			SendTimeout:                     -1,   // the appender has deadlines; a message that timed out alone would leave a gap
 			MaxPendingMessages:              128,  // more than the appender ever has under way, so that handing over never waits
 			PartitionsAutoDiscoveryInterval: 10000 * time.Hour,
-			BackOffPolicyFunc:               newReconnectPause,
+			BackOffPolicyFunc: func() backoff.Policy { // the client asks at the beginning of a reconnect
+				p.hesitate()
+				return newReconnectPause()
+			},
 		})
 		if err != nil {
 			c.Close()
@@ -110,7 +121,20 @@ func (p *producer) hear(line string) {
 func (p *producer) finish() {
 	p.sending.Lock()
 	defer p.sending.Unlock()
-	p.ended = true
+	if !p.ended {
+		p.ended = true
+		close(p.ending)
+	}
+}
+
+// hesitate waits before a reconnect.
+func (p *producer) hesitate() {
+	timer := time.NewTimer(reconnectDelay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-p.ending:
+	}
 }
 
 // send hands a message over. It does not wait. Unless it returns an error, done

@@ -19,10 +19,10 @@ type proxy struct {
 	listener net.Listener
 	done     sync.WaitGroup
 
-	mu      sync.Mutex // guards what follows
-	conns   map[net.Conn]struct{}
-	refuse  bool
-	deaf    bool // what the broker says is thrown away
+	mu     sync.Mutex // guards what follows
+	conns  map[net.Conn]struct{}
+	refuse bool
+	deaf   bool // what the broker says is thrown away
 }
 
 // behindProxy returns the endpoint with the binary protocol, or both, behind proxies.

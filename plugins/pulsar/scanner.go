@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
-	client "github.com/apache/pulsar-client-go/pulsar"
 	"go.uber.org/zap"
 
 	"github.com/walrig/walrig/sdk/message"
@@ -32,6 +32,8 @@ type scanner struct {
 	started bool              // at is set
 	expect  uint64            // index of the next record, 0 for any
 	records []message.Message // decoded, not returned yet
+	suspect bool              // a gap was met; the next one behind a new reader is real
+	away    time.Time         // since when no reader could be made; zero if there is one
 	err     error             // what ended the scanner
 }
 
@@ -172,7 +174,7 @@ func (s *scanner) cut() []message.Message {
 }
 
 // fetch reads one message and keeps its records that are wanted. The reader is
-// made anew when the client gave it up.
+// made anew when it lost its connection.
 func (s *scanner) fetch(ctx context.Context) error {
 	msg, err := s.reader.next(ctx)
 	if errors.Is(err, errReaderGone) {
@@ -181,6 +183,7 @@ func (s *scanner) fetch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.away = time.Time{}
 	at := entry{msg.ID().LedgerID(), msg.ID().EntryID()}
 	if s.started && at.compare(s.at) <= 0 {
 		return nil // the client reads what it has read when it reconnects
@@ -190,6 +193,12 @@ func (s *scanner) fetch(ctx context.Context) error {
 		return fmt.Errorf("message %s: %w", at, err)
 	}
 	if err := s.continues(ctx, at, env); err != nil {
+		var lost *walimpls.PositionLostError
+		if errors.As(err, &lost) && !s.suspect {
+			s.suspect = true // it may be the reader's fault: see whether another one says the same
+			s.reader.leave()
+			return nil
+		}
 		return err
 	}
 	records, err := env.records(at, 0)
@@ -200,6 +209,7 @@ func (s *scanner) fetch(ctx context.Context) error {
 		records = records[1:]
 	}
 	s.records, s.at, s.started, s.expect = records, at, true, env.next()
+	s.suspect = false
 	return nil
 }
 
@@ -258,8 +268,34 @@ func (s *scanner) lost(ctx context.Context, format string, args ...any) error {
 	return walimpls.NewPositionLostError(s.h.ch.Name, t.bounds(), "read: "+format, args...)
 }
 
-// again makes a reader that goes on where this scanner stands.
+// again makes a reader that goes on where this scanner stands. While the brokers
+// are away it tries for as long as an open would.
 func (s *scanner) again(ctx context.Context) error {
+	err := s.replace(ctx)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	var e *walimpls.Error
+	if errors.As(typed(ctx, s.h.ch.Name, "read", err), &e) && !e.Retryable {
+		return err
+	}
+	if s.away.IsZero() {
+		s.away = time.Now()
+	}
+	if time.Since(s.away) > s.h.o.settings.openTimeout {
+		return err
+	}
+	s.h.o.log.Info("a scanner waits for the brokers", zap.String("channel", s.h.ch.Name), zap.Error(err))
+	pause := time.NewTimer(100 * time.Millisecond)
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+func (s *scanner) replace(ctx context.Context) error {
 	if _, err := s.h.look(ctx, "read"); err != nil {
 		return err
 	}
@@ -302,80 +338,5 @@ func (s *scanner) release() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.reader.close()
-	})
-}
-
-// errReaderGone says that the client gave its reader up, or never comes back.
-var errReaderGone = errors.New("the reader was given up")
-
-// reader is a Pulsar reader with a client of its own.
-type reader struct {
-	run    *background
-	client client.Client
-	r      client.Reader
-	// gone ends when the client gives the reader up.
-	gone  context.Context
-	leave context.CancelFunc
-	once  sync.Once
-}
-
-// newReader makes a reader that begins with the message at, or at the beginning.
-func (o *opener) newReader(ctx context.Context, topic string, at entry, found bool, queue int) (*reader, error) {
-	r := &reader{run: o.run}
-	r.gone, r.leave = context.WithCancel(context.Background())
-	start := client.EarliestMessageID()
-	if found {
-		start = client.NewMessageID(at.ledger, at.entry, 0, 0)
-	}
-	_, err := bounded(ctx, o.run, func() (struct{}, error) {
-		c, err := o.newClient(r.hear, zap.String("reader", topic))
-		if err != nil {
-			return struct{}{}, err
-		}
-		made, err := c.CreateReader(client.ReaderOptions{
-			Topic: o.settings.fullTopic(topic), StartMessageID: start, StartMessageIDInclusive: true,
-			ReceiverQueueSize: queue, SubscriptionRolePrefix: "walrig", BackoffPolicyFunc: newReconnectPause,
-		})
-		if err != nil {
-			c.Close()
-			return struct{}{}, err
-		}
-		r.client, r.r = c, made
-		return struct{}{}, nil
-	}, func(struct{}) { r.close() })
-	if err != nil {
-		r.leave()
-		return nil, err
-	}
-	return r, nil
-}
-
-// hear notices that the client does not look for the topic any more; it may have
-// been away for a moment only.
-func (r *reader) hear(line string) {
-	if line == saysReaderTopicGone {
-		r.leave()
-	}
-}
-
-func (r *reader) next(ctx context.Context) (client.Message, error) {
-	both, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(r.gone, cancel)()
-	msg, err := r.r.Next(both)
-	if err != nil && ctx.Err() == nil {
-		return nil, fmt.Errorf("%w: %w", errReaderGone, err)
-	}
-	return msg, err
-}
-
-// close returns at once; the client's timeouts bound the rest.
-func (r *reader) close() {
-	r.once.Do(func() {
-		r.leave()
-		r.run.goFunc(func() {
-			r.r.Close()
-			r.client.Close()
-		})
 	})
 }

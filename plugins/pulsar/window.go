@@ -22,6 +22,9 @@ type window struct {
 	queue       []*request
 	queuedBytes int
 	sent        []*sent // in the order of the log
+	// last is the place of the message before sent[0]: the search for one whose
+	// place was lost begins behind it.
+	last entry
 }
 
 // request is the records of one Append that can be stored.
@@ -161,6 +164,7 @@ func (w *window) settle() {
 		s := w.sent[0]
 		w.sent[0] = nil
 		w.sent = w.sent[1:]
+		w.last = s.at
 		index := 0
 		for _, p := range s.parts {
 			for i := p.from; i < p.from+p.n; i++ {
