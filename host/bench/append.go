@@ -143,3 +143,24 @@ func (l *load) next() (time.Time, bool) {
 		return at, false
 	}
 }
+
+// Fill appends records of opt.Size, opt.Batch at a time from opt.Appenders. It
+// appends no fewer than asked, and less than a batch more.
+func Fill(ctx context.Context, target Target, records int64, opt AppendOptions) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	payloads := payloads(opt)
+	var given atomic.Int64
+	var wg sync.WaitGroup
+	for range opt.Appenders {
+		wg.Go(func() {
+			for given.Add(int64(opt.Batch)) < records+int64(opt.Batch) && ctx.Err() == nil {
+				if err := target.Append(ctx, payloads); err != nil {
+					cancel(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return context.Cause(ctx)
+}

@@ -31,6 +31,7 @@ var rooms = map[string][]string{
 	"host/cmd":                 {""},
 	"conformance/faultbackend": {"sdk", "conformance/faultbackend"},
 	"conformance":              {"sdk", "host/wal", "host/pluginhost", "conformance"},
+	"internal/brokers":         {},
 	"internal":                 {""},
 }
 
