@@ -24,7 +24,7 @@ help: ## print this help
 .PHONY: build
 build: ## build bin/walrig and bin/walrig-plugin-*
 	@mkdir -p bin
-	go build -ldflags '$(LDFLAGS)' -o bin/ ./host/cmd/walrig ./plugins/rmq/cmd/walrig-plugin-rmq ./conformance/faultbackend/cmd/walrig-plugin-fault
+	go build -ldflags '$(LDFLAGS)' -o bin/ ./host/cmd/... ./plugins/rmq/cmd/... ./plugins/kafka/cmd/... ./plugins/pulsar/cmd/... ./conformance/faultbackend/cmd/...
 
 .PHONY: run
 run: build ## build, and serve in the foreground (LISTEN=127.0.0.1:7700 DATA_DIR=./walrig-data ARGS=)
