@@ -69,9 +69,14 @@ verify-mod: ## check that go.mod is tidy
 fix-mod: ## tidy go.mod
 	go mod tidy
 
+.PHONY: test-modules
+test-modules: ## build and test the modules that have a go.mod of their own
+	tools/test-modules
+
 .PHONY: docs
-docs: ## write the generated pages of docs/ anew
+docs: ## write the generated pages of docs/ and conformance/ anew
 	go test ./host/config ./host/server ./host/cmd/walrig -run 'Docs' -count=1 -update
+	go test -tags conformance ./conformance -run 'TestSpecIsTheTable|TestSchemaIsTheTypes' -count=1 -update
 
 .PHONY: bench
 bench: ## run the Go benchmarks
