@@ -28,6 +28,7 @@ var rooms = map[string][]string{
 	"host/config":              {"sdk", "host/pluginhost"},
 	"host/server":              {"sdk", "host"},
 	"host/cmd":                 {""},
+	"flusher":                  {"sdk", "flusher"},
 	"conformance/faultbackend": {"sdk", "conformance/faultbackend"},
 	"conformance":              {"sdk", "host/wal", "host/pluginhost", "conformance"},
 	"internal":                 {""},
