@@ -29,6 +29,7 @@ var rooms = map[string][]string{
 	"host/server":              {"sdk", "host"},
 	"host/bench":               {},
 	"host/cmd":                 {""},
+	"flusher":                  {"sdk", "flusher"},
 	"conformance/faultbackend": {"sdk", "conformance/faultbackend"},
 	"conformance":              {"sdk", "host/wal", "host/pluginhost", "conformance"},
 	"internal/brokers":         {},
