@@ -267,7 +267,7 @@ func checkAppendContext(t *T) {
 		unknown := o.unknown
 		t.parallel(4, func(w int) {
 			for i := range 20 {
-				ctx, cancel := context.WithTimeout(t.ctx, 1+t.duration(most))
+				ctx, cancel := context.WithTimeout(t.ctx, 1+t.someTime(most))
 				alive := ctx.Err() == nil
 				o.appendBatch(ctx, h, batch(fmt.Sprintf("%d-%d", round, w), i)...)
 				if alive && ctx.Err() != nil {

@@ -157,6 +157,9 @@ func checkKillDuringOpen(t *T) {
 	want := series("m", 5)
 	ids := h.append(want...)
 	highest, term := h.ch.Pair, int64(1)
+	t.kill()
+	_, err := t.tryOpen(c, 1, 1)
+	t.expect(!t.claimed(CapFencing) || errors.Is(err, walimpls.ErrFenced), "after a kill the pair 1.1, whose Open had returned, is refused; got %v", err)
 	for range 3 {
 		var killed atomic.Bool
 		opening := t.start(func() {

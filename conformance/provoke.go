@@ -13,9 +13,9 @@ import (
 
 // The bounds of what provoke tries.
 const (
-	provokeAttempts = 100
+	provokeAttempts = 200
 	provokeTime     = 5 * time.Second
-	breakAttempts   = 4
+	breakAttempts   = 12
 )
 
 // appendTime is how long an append of such a batch takes here, so that contexts
@@ -32,6 +32,12 @@ func (o *oracle) appendTime(h *handle, payloads func(i int) []string) time.Durat
 	return longest
 }
 
+// someTime draws a time up to the bound, of any order of magnitude: on a busy
+// machine a measured time says little.
+func (t *T) someTime(most time.Duration) time.Duration {
+	return t.duration(most >> (2 * t.intn(5)))
+}
+
 // byContext makes appends whose contexts end under way until an outcome is
 // unknown. false: the backend always knew.
 func (o *oracle) byContext(h *handle, prefix string) bool {
@@ -43,7 +49,7 @@ func (o *oracle) byContext(h *handle, prefix string) bool {
 	most := o.appendTime(h, next) + time.Millisecond
 	until := time.Now().Add(provokeTime)
 	for range provokeAttempts {
-		ctx, cancel := context.WithTimeout(o.t.ctx, o.t.duration(most))
+		ctx, cancel := context.WithTimeout(o.t.ctx, o.t.someTime(most))
 		outcomes := o.appendBatch(ctx, h, next(0)...)
 		cancel()
 		if o.expectUnknown(outcomes) {
@@ -75,7 +81,7 @@ func (o *oracle) byBreak(h *handle, prefix string) *handle {
 	for round := range breakAttempts {
 		unknown := o.unknown
 		writing := o.t.start(func() {
-			o.t.parallel(4, func(w int) {
+			o.t.parallel(8, func(w int) {
 				for i := 0; ; i++ {
 					outcomes := o.appendBatch(o.t.ctx, h, fmt.Sprintf("%s.%d.%d-%d", prefix, round, w, i))
 					o.expectUnknown(outcomes)
