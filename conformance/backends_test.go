@@ -59,7 +59,7 @@ func expectLevels(t *testing.T, r Report, want ...Level) {
 	}
 }
 
-var ofReference = []Level{LevelCore, LevelReadOnly, LevelFenced, LevelTruncate, LevelDrop, LevelSoak}
+var ofReference = []Level{LevelCore, LevelOrdered, LevelReadOnly, LevelFenced, LevelTruncate, LevelDrop, LevelSoak}
 
 func TestReferenceKeepsTheContract(t *testing.T) {
 	t.Parallel()
@@ -114,7 +114,7 @@ func TestRMQKeepsTheContractInProcess(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "store")
 	expectLevels(t, Test(t, InProcess(rmq.NewBuilder(), rmqIn(dir), TargetOptions{StorePath: dir}), frugal()),
-		LevelCore, LevelReadOnly, LevelFenced, LevelTruncate, LevelDrop, LevelSpace, LevelSoak) // Durable needs a kill
+		LevelCore, LevelOrdered, LevelReadOnly, LevelFenced, LevelTruncate, LevelDrop, LevelSpace, LevelSoak) // Durable needs a kill
 }
 
 func TestRMQKeepsTheContractOverRPC(t *testing.T) {
@@ -127,7 +127,7 @@ func TestRMQKeepsTheContractAsAPlugin(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "store")
 	r := Test(t, pluginTargetOf(t, "rmq", rmqIn(dir), dir), frugal())
-	expectLevels(t, r, LevelCore, LevelReadOnly, LevelFenced, LevelTruncate, LevelDrop, LevelDurable, LevelSpace, LevelSoak)
+	expectLevels(t, r, LevelCore, LevelOrdered, LevelReadOnly, LevelFenced, LevelTruncate, LevelDrop, LevelDurable, LevelSpace, LevelSoak)
 	t.Logf("the checks of level Core took %s one after the other", coreTime(r))
 }
 

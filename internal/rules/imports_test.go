@@ -29,7 +29,7 @@ var rooms = map[string][]string{
 	"host/server":              {"sdk", "host"},
 	"host/cmd":                 {""},
 	"conformance/faultbackend": {"sdk", "conformance/faultbackend"},
-	"conformance":              {"sdk", "host/wal", "host/pluginhost", "conformance"},
+	"conformance":              {"sdk", "host/wal", "host/catalog", "host/catalog", "host/pluginhost", "conformance"},
 	"internal":                 {""},
 }
 
