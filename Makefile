@@ -38,6 +38,10 @@ test: ## run every test with the race detector
 test-short: ## run the quick tests, without the race detector and without brokers
 	go test -short -timeout 5m $(GOTESTFLAGS) ./...
 
+.PHONY: conformance
+conformance: ## run the whole conformance matrix: every mutant and check, 20 seeds of the reference, every way in
+	go test -timeout 60m $(GOTESTFLAGS) ./conformance ./conformance/mutants -count=1 -full
+
 .PHONY: lint
 lint: verify-proto verify-mod ## check style, the protocol files, generated code and go.mod
 	$(call TOOL,golangci-lint) run

@@ -31,7 +31,7 @@ var rooms = map[string][]string{
 	"host/cmd":                 {""},
 	"flusher":                  {"sdk", "flusher"},
 	"conformance/faultbackend": {"sdk", "conformance/faultbackend"},
-	"conformance":              {"sdk", "host/wal", "host/pluginhost", "conformance"},
+	"conformance":              {"sdk", "host/wal", "host/catalog", "host/pluginhost", "conformance"},
 	"internal/brokers":         {},
 	"internal":                 {""},
 }
