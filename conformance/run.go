@@ -42,6 +42,10 @@ type Options struct {
 	// say that nothing comes. 0 means the defaults. Shorter ones are for backends
 	// in memory.
 	Bound, Grace, Quiet time.Duration
+	// SpaceReserve is how many bytes a store may keep for itself behind a
+	// truncation. 0 means 64 MiB, which is also the most that is granted; less is
+	// stricter, and takes less time.
+	SpaceReserve int64
 	// Progress is called when a check ends, one call at a time.
 	Progress func(Progress)
 	// Host identifies the program that runs the suite, for the report.
@@ -81,6 +85,9 @@ func (o Options) withDefaults() Options {
 	set(&o.Bound, DefaultBound)
 	set(&o.Grace, DefaultGrace)
 	set(&o.Quiet, DefaultQuiet)
+	if o.SpaceReserve <= 0 || o.SpaceReserve > spaceReserve {
+		o.SpaceReserve = spaceReserve
+	}
 	if o.Parallel <= 0 {
 		o.Parallel = DefaultParallel
 	}
@@ -277,7 +284,7 @@ func (r *run) one(parent context.Context, c check, total int) {
 	fail := guard(func() { c.Run(t) })
 	took := time.Since(began)
 	left, problems := t.cleanup()
-	if c.Alone && fail != nil {
+	if c.Alone && fail != nil && fail.verdict == "" {
 		// It may have left the instance in any state.
 		if err := r.closeInstance(parent); err != nil {
 			problems = append(problems, "stopping the backend: "+err.Error())
@@ -290,7 +297,11 @@ func (r *run) one(parent context.Context, c check, total int) {
 	for _, p := range problems {
 		res.Warnings = append(res.Warnings, "clean-up: "+p)
 	}
-	if fail != nil {
+	switch {
+	case fail == nil:
+	case fail.verdict != "":
+		res.Verdict, res.Reason = fail.verdict, fail.text
+	default:
 		res.Verdict = Fail
 		if parent.Err() != nil {
 			res.Verdict, res.Reason = NotRun, "the run was interrupted"
@@ -415,6 +426,27 @@ func (t *T) kill() {
 		return "dead", t.opener().(Killer).Kill(ctx)
 	})
 	t.expect(err == nil, "the backend can be killed; got %v", err)
+	t.forgetHandles()
+}
+
+// breaker returns what breaks the connection to the backend, nil if the target
+// has nothing of the kind. Only a check that runs alone may use it.
+func (t *T) breaker() func(context.Context) error {
+	switch i := t.opener().(type) {
+	case Breaker:
+		return i.Break
+	case Killer:
+		return i.Kill
+	}
+	return nil
+}
+
+// breakOff loses the connection to the backend, and with it what was under way.
+func (t *T) breakOff() {
+	err := t.call(t.ctx, t.run.opt.Bound, "break the connection", func(ctx context.Context) (string, error) {
+		return "broken", t.breaker()(ctx)
+	})
+	t.expect(err == nil, "the connection to the backend can be broken; got %v", err)
 	t.forgetHandles()
 }
 

@@ -196,7 +196,8 @@ func (k *cluster) coordinator(ctx context.Context, txnID string) (*conn, error) 
 	if err != nil {
 		return nil, err
 	}
-	var last error
+	// A cluster names no broker while each has missed its heartbeats.
+	last := answered("metadata", int16(codeCoordinatorMissing), "the cluster names no broker")
 	for _, b := range m.brokers {
 		c, err := k.control(ctx, b.addr())
 		if err != nil {

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -125,9 +126,8 @@ type settings struct {
 	flightGrace time.Duration
 	// goneGrace is how long a topic must be missing before it counts as deleted.
 	goneGrace time.Duration
-	// firstSequence is the sequence of the record behind an Open's fence record, for
-	// tests of the wrap; 0 is the next one.
-	dial func(network, addr string, timeout time.Duration) (net.Conn, error)
+	// dial makes the TCP connections.
+	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// onStep, if set, is called at each step of an Open.
 	onStep func(step string)
 }
@@ -147,7 +147,7 @@ func parse(cfg walimpls.Config) (*settings, error) {
 		deliveryTimeout: v.Duration(keyDeliveryTimeout), openTimeout: v.Duration(keyOpenTimeout),
 		fetchWait: v.Duration(keyFetchWait), renewInterval: v.Duration(keyRenewInterval),
 		closeGrace: walimpls.GracePeriod - 500*time.Millisecond, flightGrace: 2 * time.Second,
-		goneGrace: 3 * time.Second,
+		goneGrace: 3 * time.Second, dial: (&net.Dialer{}).DialContext,
 	}
 	var problems []string
 	bad := func(key, format string, args ...any) {

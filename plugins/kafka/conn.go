@@ -78,11 +78,11 @@ type call struct {
 	done func(frame []byte, err error)
 }
 
-// dial connects, checks the broker's versions and logs in.
+// connect connects, checks the broker's versions and logs in.
 func (s *settings) connect(ctx context.Context, addr string) (*conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.dialTimeout)
 	defer cancel()
-	nc, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	nc, err := s.dial(ctx, "tcp", addr)
 	if err != nil {
 		return nil, &lostError{addr: addr, err: err}
 	}

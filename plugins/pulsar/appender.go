@@ -91,8 +91,7 @@ func (a *appender) append(ctx context.Context, records [][]byte) *request {
 
 // push queues r when there is room.
 func (a *appender) push(ctx context.Context, r *request) error {
-	limit := time.NewTimer(a.h.o.settings.appendTimeout)
-	defer limit.Stop()
+	var limit *time.Timer // made when it has to wait
 	for {
 		a.mu.Lock()
 		if a.state != stateOpen {
@@ -110,6 +109,10 @@ func (a *appender) push(ctx context.Context, r *request) error {
 		}
 		room := a.room
 		a.mu.Unlock()
+		if limit == nil {
+			limit = time.NewTimer(a.h.o.settings.appendTimeout)
+			defer limit.Stop()
+		}
 		select {
 		case <-room:
 		case <-a.stop:
