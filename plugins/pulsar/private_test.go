@@ -2,8 +2,13 @@ package pulsar
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -16,9 +21,17 @@ func TestOnAPrivateBroker(t *testing.T) {
 	broker := brokers.StartPulsar(t, brokers.PulsarOptions{HeapMB: 512, Conf: map[string]string{
 		"managedLedgerMaxEntriesPerLedger":              "20",
 		"brokerDeduplicationSnapshotFrequencyInSeconds": "2", // 120 by default; data is held until then
+		// Who brings no token is the operator, who may do everything.
+		"authenticationEnabled":   "true",
+		"authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
+		"tokenSecretKey":          "data:;base64," + base64.StdEncoding.EncodeToString(tokenKey),
+		"authorizationEnabled":    "true",
+		"anonymousUserRole":       "operator",
+		"superUserRoles":          "operator",
 	}})
 	t.Run("TruncatedLedgersGo", func(t *testing.T) { testTruncatedLedgersGo(t, newStore(t, broker.PulsarEndpoint)) })
 	t.Run("WhatOthersDeletedIsPositionLost", func(t *testing.T) { testJump(t, newStore(t, broker.PulsarEndpoint)) })
+	t.Run("RightsOfTheDocumentationAreEnough", func(t *testing.T) { testRights(t, broker.PulsarEndpoint) })
 	t.Run("KilledBrokerLosesAndRepeatsNothing", func(t *testing.T) { testKilledBroker(t, broker) })
 }
 
@@ -108,11 +121,68 @@ func testJump(t *testing.T, s *store) {
 	// The scanner that was there before has read ahead; then it meets the jump.
 	must(t, o.admin.unload(testContext(t), topicOf("c")))
 	for {
-		if _, err = reading.Next(testContext(t)); err != nil {
-			wantLost(t, err)
+		if _, err := reading.Next(testContext(t)); err != nil {
+			if lost := wantLost(t, err); lost.Earliest <= ids[1] {
+				t.Errorf("earliest is %s", text(lost.Earliest))
+			}
 			break
 		}
 	}
+}
+
+var tokenKey = []byte("a key for HS256 that is known to this test alone")
+
+// token is a JWT of the role.
+func token(role string) string {
+	part := base64.RawURLEncoding.EncodeToString
+	text := part([]byte(`{"alg":"HS256"}`)) + "." + part([]byte(`{"sub":"`+role+`"}`))
+	mac := hmac.New(sha256.New, tokenKey)
+	mac.Write([]byte(text))
+	return text + "." + part(mac.Sum(nil))
+}
+
+func testRights(t *testing.T, at brokers.PulsarEndpoint) {
+	operator := newStore(t, at).opener().admin
+	ctx := testContext(t)
+	_, err := operator.call(ctx, http.MethodPut, []string{"tenants", "logs"}, "", map[string][]string{"adminRoles": {"walrig"}, "allowedClusters": {"standalone"}})
+	must(t, err)
+	as := func(role string) *store {
+		s := newStore(t, at)
+		s.cfg[keyTenant], s.cfg[keyNamespace], s.cfg[keyToken] = "logs", "rights", token(role)
+		return s
+	}
+	// The namespace is made, and its policies are set, by the tenant's admin.
+	admin := as("walrig")
+	must(t, admin.opener().admin.ensureNamespace(ctx))
+	for role, rights := range map[string][]string{"walrig": {"produce", "consume"}, "reader": {"consume"}} {
+		_, err = operator.call(ctx, http.MethodPost, []string{"namespaces", "logs", "rights", "permissions", role}, "", rights)
+		must(t, err)
+	}
+	file := filepath.Join(t.TempDir(), "token")
+	must(t, os.WriteFile(file, []byte(token("walrig")+"\n"), 0o600))
+	delete(admin.cfg, keyToken)
+	admin.cfg[keyTokenFile] = file
+	o := admin.opener()
+	h := mustOpen(t, o, rw("c", 1, 1))
+	ids := mustAppend(t, h, "a", "b")
+	must(t, h.Truncate(ctx, ids[1]))
+	wantPayloads(t, readAll(t, h), "b")
+
+	reader := as("reader").opener()
+	wantPayloads(t, readAll(t, mustOpen(t, reader, ro("c"))), "b")
+	_, err = reader.Open(ctx, rw("c", 2, 1))
+	if e := walimpls.AsError(err); e.Code != walimpls.CodePermissionDenied || e.Hint == "" || e.Retryable {
+		t.Errorf("open for writing without the right: %+v", e)
+	}
+	mustAppend(t, h, "c") // the owner was not disturbed
+
+	stranger := as("walrig")
+	stranger.cfg[keyToken] = token("walrig") + "x"
+	_, err = stranger.opener().Open(ctx, ro("c"))
+	if e := walimpls.AsError(err); e.Code != walimpls.CodeUnauthenticated || e.Retryable {
+		t.Errorf("open with a wrong token: %+v", e)
+	}
+	must(t, o.Drop(ctx, "c", 1))
 }
 
 func testKilledBroker(t *testing.T, broker *brokers.PulsarBroker) {
