@@ -158,8 +158,9 @@ func (a *admin) failure(method string, path []string, r *answer) error {
 	case http.StatusNotFound:
 		return fmt.Errorf("%s: %w", what, errMissing)
 	case http.StatusUnauthorized, http.StatusForbidden:
+		// Pulsar answers a missing right with either status.
 		code := walimpls.CodePermissionDenied
-		if r.status == http.StatusUnauthorized {
+		if r.status == http.StatusUnauthorized && !strings.HasPrefix(r.reason(), "Unauthorized to") {
 			code = walimpls.CodeUnauthenticated
 		}
 		e := walimpls.Errorf(code, "", "%s", what)
