@@ -2,9 +2,14 @@ package pulsar
 
 import (
 	"context"
+	"encoding/pem"
 	"errors"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -71,6 +76,59 @@ func TestTokenGoesWithEveryRequestAndRedirect(t *testing.T) {
 		if got := <-seen; got != "Bearer secret" {
 			t.Errorf("got %q", got)
 		}
+	}
+}
+
+func TestOAuth2TokensAreFetchedAndUsed(t *testing.T) {
+	var issuer *httptest.Server
+	issuer = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if strings.HasSuffix(r.URL.Path, "/openid-configuration") {
+			_, _ = w.Write([]byte(`{"issuer":"` + issuer.URL + `","token_endpoint":"` + issuer.URL + `/token"}`))
+			return
+		}
+		if r.FormValue("client_secret") != "hush" || r.FormValue("audience") != "pulsar" {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		_, _ = w.Write([]byte(`{"access_token":"fetched","token_type":"Bearer","expires_in":3600}`))
+	}))
+	defer issuer.Close()
+	defer http.DefaultTransport.(*http.Transport).CloseIdleConnections() // which the client's OAuth 2.0 uses
+	key := filepath.Join(t.TempDir(), "key.json")
+	must(t, os.WriteFile(key, []byte(`{"type":"client_credentials","client_id":"walrig","client_secret":"hush","issuer_url":"`+issuer.URL+`"}`), 0o600))
+	seen := make(chan string, 1)
+	o := fakeAdmin(t, walimpls.Config{keyOAuth2Issuer: issuer.URL, keyOAuth2KeyFile: key, keyOAuth2Audience: "pulsar"}, func(w http.ResponseWriter, r *http.Request) {
+		seen <- r.Header.Get("Authorization")
+		w.WriteHeader(http.StatusNotFound)
+	})
+	_, err := o.Open(testContext(t), ro("c"))
+	wantIs(t, err, walimpls.ErrNotFound)
+	if got := <-seen; got != "Bearer fetched" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestTheAdminAPIsCertificateIsChecked(t *testing.T) {
+	srv := httptest.NewTLSServer(http.NotFoundHandler())
+	defer srv.Close()
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	must(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}), 0o600))
+	for _, k := range []struct {
+		extra walimpls.Config
+		want  error
+	}{
+		{walimpls.Config{}, walimpls.ErrUnavailable},
+		{walimpls.Config{keyTLSCA: ca}, walimpls.ErrNotFound},
+		{walimpls.Config{keyTLSInsecure: true}, walimpls.ErrNotFound},
+	} {
+		s := &store{t: t, cfg: walimpls.Config{keyServiceURL: "pulsar+ssl://127.0.0.1:1", keyAdminURL: srv.URL}}
+		for key, v := range k.extra {
+			s.cfg[key] = v
+		}
+		_, err := s.opener().Open(testContext(t), ro("c"))
+		wantIs(t, err, k.want)
 	}
 }
 

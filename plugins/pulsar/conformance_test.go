@@ -8,6 +8,7 @@ import (
 )
 
 func TestPulsarKeepsTheContractAsAPlugin(t *testing.T) {
+	t.Parallel() // it mostly waits for the broker
 	s := sharedStore(t)
 	self, err := os.Executable()
 	must(t, err)
@@ -38,6 +39,7 @@ const (
 )
 
 func TestPulsarKeepsTheContractInProcess(t *testing.T) {
+	t.Parallel()
 	opt := conformance.Options{}
 	if !long() {
 		opt.Run = mostClauses + "|WAL-SOAK-"

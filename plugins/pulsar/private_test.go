@@ -1,6 +1,7 @@
 package pulsar
 
 import (
+	"bytes"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -13,14 +14,17 @@ import (
 	"time"
 
 	"github.com/walrig/walrig/internal/brokers"
+	"github.com/walrig/walrig/sdk/message"
 	"github.com/walrig/walrig/sdk/walimpls"
 )
 
 // What needs a broker of its own: one that may be killed, or that has small ledgers.
 func TestOnAPrivateBroker(t *testing.T) {
+	t.Parallel() // it mostly waits for its broker
 	broker := brokers.StartPulsar(t, brokers.PulsarOptions{HeapMB: 512, Conf: map[string]string{
 		"managedLedgerMaxEntriesPerLedger":              "20",
 		"brokerDeduplicationSnapshotFrequencyInSeconds": "2", // 120 by default; data is held until then
+		"maxMessageSize":                                "1048576",
 		// Who brings no token is the operator, who may do everything.
 		"authenticationEnabled":   "true",
 		"authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
@@ -31,8 +35,46 @@ func TestOnAPrivateBroker(t *testing.T) {
 	}})
 	t.Run("TruncatedLedgersGo", func(t *testing.T) { testTruncatedLedgersGo(t, newStore(t, broker.PulsarEndpoint)) })
 	t.Run("WhatOthersDeletedIsPositionLost", func(t *testing.T) { testJump(t, newStore(t, broker.PulsarEndpoint)) })
+	t.Run("TheBrokersLimitIsLearned", func(t *testing.T) { testBrokersLimit(t, newStore(t, broker.PulsarEndpoint)) })
 	t.Run("RightsOfTheDocumentationAreEnough", func(t *testing.T) { testRights(t, broker.PulsarEndpoint) })
 	t.Run("KilledBrokerLosesAndRepeatsNothing", func(t *testing.T) { testKilledBroker(t, broker) })
+}
+
+func testBrokersLimit(t *testing.T, s *store) {
+	s.cfg[keyBatchBytes] = "4MiB" // more than the broker takes
+	h := mustOpen(t, s.opener(), rw("c", 1, 1))
+	sized := func(n int) message.Message {
+		return message.Message{Type: message.TypeData, Payload: bytes.Repeat([]byte{byte(n)}, n)}
+	}
+	sizes := []int{300 << 10, 2 << 20, 300 << 10, 300 << 10, 900 << 10, 300 << 10, 1<<20 + 1, 10}
+	var batch []message.Message
+	for _, n := range sizes {
+		batch = append(batch, sized(n))
+	}
+	ids, err := h.Append(testContext(t), batch)
+	var want []int
+	for i, out := range walimpls.Outcomes("c", len(batch), ids, err) {
+		if sizes[i] < 1<<20 {
+			want = append(want, sizes[i])
+			if out.State != walimpls.Stored {
+				t.Errorf("a record of %d bytes is %s: %v", sizes[i], out.State, out.Err)
+			}
+			continue
+		}
+		if e := walimpls.AsError(out.Err); out.State != walimpls.NotStored || e.Code != walimpls.CodeTooLarge || e.Retryable {
+			t.Errorf("a record of %d bytes is %s: %v", sizes[i], out.State, out.Err)
+		}
+	}
+	mustAppend(t, h, "after")
+	log := readAll(t, h)[1:]
+	if len(log) != len(want)+1 {
+		t.Fatalf("%d records are stored, want %d", len(log), len(want)+1)
+	}
+	for i, n := range want {
+		if len(log[i].Payload) != n {
+			t.Errorf("record %d has %d bytes, want %d", i, len(log[i].Payload), n)
+		}
+	}
 }
 
 func mustLayout(t testing.TB, o *opener, channel string) *layout {

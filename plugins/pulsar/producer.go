@@ -33,6 +33,9 @@ type producer struct {
 	// onEnd gets the reason when the broker takes the topic away. It must not block.
 	onEnd func(error)
 
+	// patience bounds the wait for the client's own timeouts.
+	patience time.Duration
+
 	made          chan struct{} // closed when p is set, or will never be
 	reconnectDone chan struct{} // closed when the client's own loop has ended
 	doneOnce      sync.Once
@@ -58,7 +61,7 @@ const reconnectDelay = 100 * time.Millisecond
 // another one has the topic.
 func (o *opener) newProducer(ctx context.Context, topic, name string, onEnd func(error)) (*producer, error) {
 	p := &producer{
-		run: o.run, onEnd: onEnd,
+		run: o.run, onEnd: onEnd, patience: 2*o.settings.requestTimeout + o.settings.connectTimeout,
 		made: make(chan struct{}), reconnectDone: make(chan struct{}), closed: make(chan struct{}), ending: make(chan struct{}),
 		online: closedChannel(),
 	}
@@ -251,7 +254,12 @@ func (p *producer) close() {
 			p.p.Close()
 			// A reconnect that is under way registers the producer anew, on a new
 			// connection if need be: the client must not be closed before it ended.
-			<-p.reconnectDone
+			timer := time.NewTimer(p.patience)
+			defer timer.Stop()
+			select {
+			case <-p.reconnectDone:
+			case <-timer.C:
+			}
 			p.client.Close()
 		})
 	})
