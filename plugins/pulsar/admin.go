@@ -109,7 +109,7 @@ func (a *admin) call(ctx context.Context, method string, path []string, query st
 	if err != nil {
 		return nil, err
 	}
-	bearer, err := bounded(ctx, a.run, a.creds.bearer, func(string) {})
+	bearer, err := a.bearer(ctx)
 	if err != nil {
 		return nil, unavailable("", "admin API", err)
 	}
@@ -150,6 +150,14 @@ func (a *admin) call(ctx context.Context, method string, path []string, query st
 		return r, nil
 	}
 	return r, a.failure(method, path, r)
+}
+
+// bearer is the token of a request. Only OAuth 2.0 asks somebody for it.
+func (a *admin) bearer(ctx context.Context) (string, error) {
+	if a.settings.oauth2Issuer == "" {
+		return a.creds.bearer()
+	}
+	return bounded(ctx, a.run, a.creds.bearer, func(string) {})
 }
 
 func (a *admin) failure(method string, path []string, r *answer) error {

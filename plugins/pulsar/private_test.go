@@ -37,6 +37,7 @@ func TestOnAPrivateBroker(t *testing.T) {
 	t.Run("WhatOthersDeletedIsPositionLost", func(t *testing.T) { testJump(t, newStore(t, broker.PulsarEndpoint)) })
 	t.Run("TheBrokersLimitIsLearned", func(t *testing.T) { testBrokersLimit(t, newStore(t, broker.PulsarEndpoint)) })
 	t.Run("RightsOfTheDocumentationAreEnough", func(t *testing.T) { testRights(t, broker.PulsarEndpoint) })
+	t.Run("HangingBrokerHoldsNobody", func(t *testing.T) { testHangingBroker(t, broker) })
 	t.Run("KilledBrokerLosesAndRepeatsNothing", func(t *testing.T) { testKilledBroker(t, broker) })
 }
 
@@ -219,6 +220,48 @@ func testRights(t *testing.T, at brokers.PulsarEndpoint) {
 	mustAppend(t, h, "c") // the owner was not disturbed
 
 	must(t, o.Drop(ctx, "c", 1))
+}
+
+func testHangingBroker(t *testing.T, broker *brokers.PulsarBroker) {
+	s := newStore(t, broker.PulsarEndpoint)
+	o := s.opener()
+	h := mustOpen(t, o, rw("c", 1, 1))
+	truth := newOracle()
+	truth.append(testContext(t), h, "before")
+	blocked := mustRead(t, h, walimpls.FromLatest())
+	must(t, broker.Pause())
+	resumed := false
+	defer func() {
+		if !resumed {
+			_ = broker.Resume()
+		}
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	began := time.Now()
+	truth.append(ctx, h, "unknown")
+	if took := time.Since(began); took > 5*time.Second || truth.states["unknown"] != walimpls.Unknown {
+		t.Errorf("an append with a deadline of 1s took %s and is %s", took, truth.states["unknown"])
+	}
+	if _, err := h.Bounds(ctx); err == nil {
+		t.Error("bounds of a broker that hangs")
+	}
+	began = time.Now()
+	must(t, h.Close(context.Background()))
+	must(t, blocked.Close())
+	if took := time.Since(began); took > walimpls.GracePeriod {
+		t.Errorf("close took %s", took)
+	}
+	must(t, broker.Resume())
+	resumed = true
+	until(t, "an open works again", func() bool {
+		w, err := o.Open(testContext(t), rw("c", 1, 0))
+		if err != nil {
+			return false
+		}
+		truth.verify(t, readAll(t, w))
+		return true
+	})
 }
 
 func testKilledBroker(t *testing.T, broker *brokers.PulsarBroker) {
