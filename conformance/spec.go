@@ -49,11 +49,11 @@ func RenderSpec() string {
 			p("| %s | %s | %s | %d | %s | %s |\n", c.ID, c.Level, dash(strings.Join(needs, ", ")), c.Rule, c.Text, strings.Join(names, ", "))
 		}
 	}
-	p("\n## Dependencies\n\nWhere a clause and one that it depends on both fail, the one it depends on is to be looked at first. Every clause depends on %s.\n\n", strings.Join(roots, ", "))
-	p("| clause | depends on |\n|---|---|\n")
+	p("\n## Dependencies\n\nWhere a clause and one that it depends on both fail, the one it depends on is to be looked at first. Every clause depends on %s, which are seen through each other.\n\n", strings.Join(roots, ", "))
+	p("| clause | depends on | because |\n|---|---|---|\n")
 	for _, c := range clauses {
 		if len(c.Depends) > 0 {
-			p("| %s | %s |\n", c.ID, strings.Join(c.Depends, ", "))
+			p("| %s | %s | %s |\n", c.ID, strings.Join(c.Depends, ", "), c.Because)
 		}
 	}
 	return b.String()
