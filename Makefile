@@ -24,7 +24,7 @@ help: ## print this help
 .PHONY: build
 build: ## build bin/walrig and bin/walrig-plugin-*
 	@mkdir -p bin
-	go build -ldflags '$(LDFLAGS)' -o bin/ ./host/cmd/walrig ./plugins/rmq/cmd/walrig-plugin-rmq ./conformance/faultbackend/cmd/walrig-plugin-fault
+	go build -ldflags '$(LDFLAGS)' -o bin/ ./host/cmd/... ./plugins/rmq/cmd/... ./plugins/kafka/cmd/... ./plugins/pulsar/cmd/... ./conformance/faultbackend/cmd/...
 
 .PHONY: run
 run: build ## build, and serve in the foreground (LISTEN=127.0.0.1:7700 DATA_DIR=./walrig-data ARGS=)
@@ -73,9 +73,14 @@ verify-mod: ## check that go.mod is tidy
 fix-mod: ## tidy go.mod
 	go mod tidy
 
+.PHONY: test-modules
+test-modules: ## build and test the modules that have a go.mod of their own
+	tools/test-modules
+
 .PHONY: docs
-docs: ## write the generated pages of docs/ anew
+docs: ## write the generated pages of docs/ and conformance/ anew
 	go test ./host/config ./host/server ./host/cmd/walrig -run 'Docs' -count=1 -update
+	go test ./conformance -run 'TestSpecIsTheTable|TestSchemaIsTheTypes' -count=1 -update
 
 .PHONY: bench
 bench: ## run the Go benchmarks

@@ -28,6 +28,8 @@ type Options struct {
 	Levels []Level
 	// Seed gives order and draws; 0 takes a new one.
 	Seed uint64
+	// InOrder starts the checks in the order of the specification, not shuffled.
+	InOrder bool
 	// Parallel is how many checks run side by side; 0 means DefaultParallel.
 	Parallel int
 	// Waivers excuse clauses; see ReadWaivers.
@@ -207,9 +209,11 @@ func (r *run) execute(ctx context.Context, selected map[string]bool) {
 		}
 	}
 	total := len(shared) + len(alone)
-	order := mathrand.New(mathrand.NewPCG(r.opt.Seed, 0))
-	order.Shuffle(len(shared), func(i, j int) { shared[i], shared[j] = shared[j], shared[i] })
-	order.Shuffle(len(alone), func(i, j int) { alone[i], alone[j] = alone[j], alone[i] })
+	if !r.opt.InOrder {
+		order := mathrand.New(mathrand.NewPCG(r.opt.Seed, 0))
+		order.Shuffle(len(shared), func(i, j int) { shared[i], shared[j] = shared[j], shared[i] })
+		order.Shuffle(len(alone), func(i, j int) { alone[i], alone[j] = alone[j], alone[i] })
+	}
 
 	queue := make(chan check)
 	var wg sync.WaitGroup
@@ -230,10 +234,12 @@ func (r *run) execute(ctx context.Context, selected map[string]bool) {
 	}
 }
 
+const notSelected = "not selected"
+
 // mayRun returns the verdict of a check that does not run, and why.
 func (r *run) mayRun(c check, cl Clause, selected map[string]bool) (Verdict, string) {
 	if !selected[c.ID()] {
-		return NotRun, "not selected"
+		return NotRun, notSelected
 	}
 	for _, n := range cl.needs() {
 		if !r.claims[n] {
