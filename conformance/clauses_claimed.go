@@ -72,8 +72,8 @@ var truncateClauses = []Clause{
 	{ID: "WAL-TRUNC-008", Level: LevelDurable, Needs: []Capability{CapTruncation}, Rule: 5, Depends: []string{"WAL-TRUNC-001", "WAL-RST-001", "WAL-TRUNC-004"},
 		Because: "the log must outlive the restart, and a start below the point be lost",
 		Text:    "A truncation survives a restart."},
-	{ID: "WAL-TRUNC-009", Level: LevelSpace, Rule: 5, Depends: []string{"WAL-TRUNC-001"},
-		Because: "what is not removed cannot be freed",
+	{ID: "WAL-TRUNC-009", Level: LevelSpace, Rule: 5, Depends: []string{"WAL-TRUNC-001", "WAL-TRUNC-008", "WAL-CRASH-003"},
+		Because: "what is not removed is not freed, and neither is what a restart or a kill brings back",
 		Text:    "Truncation frees space, when the description says: at once, or later by itself. What the store keeps for itself is at most 64 MiB and a 32nd of what was appended, and does not grow with what is appended and truncated."},
 }
 

@@ -13,8 +13,8 @@ var reorderClauses = []Clause{
 	{ID: "WAL-REORD-004", Level: LevelOrdered, Rule: 1, Depends: []string{"WAL-REORD-001", "WAL-APP-006", "WAL-LIFE-004", "WAL-LIFE-011", "WAL-REORD-005"},
 		Because: "pairs and fence records tell the owners apart, and it resumes at each checkpoint",
 		Text:    "Over changes of the owner the host's scanner goes on in (term, tick) order; what a former owner left without a time tick comes at the next term's opening tick."},
-	{ID: "WAL-REORD-005", Level: LevelOrdered, Rule: 4, Depends: []string{"WAL-REORD-001", "WAL-SCAN-002", "WAL-SCAN-016", "WAL-ID-003"},
-		Because: "a resumption is a start at an id, several run at once",
+	{ID: "WAL-REORD-005", Level: LevelOrdered, Rule: 4, Depends: []string{"WAL-REORD-001", "WAL-REORD-002", "WAL-SCAN-002", "WAL-SCAN-016", "WAL-ID-003"},
+		Because: "a resumption is a start at an id, several run at once, and some records are in the log twice",
 		Text:    "A reader that resumes at any checkpoint it was given gets what it had not got, and nothing else."},
 }
 

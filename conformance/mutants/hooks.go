@@ -43,7 +43,7 @@ type hooks struct {
 	truncate func(w *wal, ctx context.Context, before message.ID) error
 	bounds   func(w *wal, ctx context.Context) (walimpls.Bounds, error)
 	close    func(w *wal, ctx context.Context) error
-	size     func(stored int64) int64
+	size     func(stored, appended int64) int64
 }
 
 // disk is what outlives a kill.
@@ -54,7 +54,8 @@ type disk struct {
 	lives int
 	notes map[message.ID]message.Message // for mutants that store beside the log
 	owner map[string]*wal                // the newest handle of each channel, over all lives
-	size  func(stored int64) int64       // what the store says it takes
+	size  func(stored, appended int64) int64
+	grown int64 // bytes that were ever appended
 }
 
 // Limits of the reference: small enough to try them all quickly.
@@ -110,10 +111,10 @@ func (t *target) Start(ctx context.Context) (conformance.Instance, error) {
 func (t *target) Size(context.Context) (int64, error) {
 	stored := t.disk.store.Bytes()
 	t.disk.mu.Lock()
-	size := t.disk.size
+	size, grown := t.disk.size, t.disk.grown
 	t.disk.mu.Unlock()
 	if size != nil {
-		return size(stored), nil
+		return size(stored, grown), nil
 	}
 	return stored, nil
 }
@@ -263,6 +264,11 @@ type wal struct {
 func (w *wal) Channel() walimpls.Channel { return w.channel }
 
 func (w *wal) Append(ctx context.Context, batch []message.Message) ([]message.ID, error) {
+	w.life.disk.mu.Lock()
+	for i := range batch {
+		w.life.disk.grown += int64(batch[i].Size())
+	}
+	w.life.disk.mu.Unlock()
 	if w.hooks.append != nil {
 		return w.hooks.append(w, ctx, batch)
 	}

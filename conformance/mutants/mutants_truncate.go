@@ -68,23 +68,7 @@ var truncateMutants = []Mutant{
 
 // leaks makes the store take a share of everything that was ever appended.
 func leaks(share int64) func(*life) hooks {
-	return func(*life) hooks {
-		var mu sync.Mutex
-		var appended int64
-		return hooks{append: func(w *wal, ctx context.Context, batch []message.Message) ([]message.ID, error) {
-			ids, err := w.WAL.Append(ctx, batch)
-			mu.Lock()
-			defer mu.Unlock()
-			for i := range ids {
-				appended += int64(batch[i].Size())
-			}
-			return ids, err
-		}, size: func(stored int64) int64 {
-			mu.Lock()
-			defer mu.Unlock()
-			return stored + appended/share
-		}}
-	}
+	return only(hooks{size: func(stored, appended int64) int64 { return stored + appended/share }})
 }
 
 // emptied hides the record at a truncation point that was the newest.
