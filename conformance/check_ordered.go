@@ -57,6 +57,7 @@ func reaches(units []scanner.Unit, tick message.Tick) bool {
 
 func checkRepeats(t *T) {
 	o := t.newOwner()
+	o.repeats = true
 	for range 4 {
 		ms := []message.Message{o.plain(), o.plain(), o.plain()}
 		o.window(ms...)
@@ -120,6 +121,7 @@ func checkOrderOverTerms(t *T) {
 
 func checkResumes(t *T) {
 	o := t.newOwner()
+	o.repeats = true
 	o.work(10, false)
 	o.expectResumes(o.expectAll("records that landed out of tick order"))
 }
@@ -154,6 +156,7 @@ func checkTransactionsOverTerms(t *T) {
 
 func checkTransactionsResumed(t *T) {
 	o := t.newOwner()
+	o.repeats = true
 	o.work(12, true)
 	o.expectResumes(o.expectAll("interleaved transactions"))
 }

@@ -15,8 +15,10 @@
 //     SPEC.md is generated from it.
 //  2. A check proves one clause; a clause may have several checks. The checks are
 //     data (check_*.go). A check that needs what the backend does not claim is
-//     "not claimed", one that needs what the target cannot do (such as being
-//     killed) or that was not asked for is "not run". Neither counts as passed.
+//     "not claimed", and so is one whose clause is empty for it: there are no holes
+//     in ids that are consecutive. One that needs what the target cannot do (such
+//     as being killed), that was not asked for, or that could not make happen what
+//     its clause is about, is "not run". Neither counts as passed.
 //  3. Every call that a check makes is bounded, traced and counted. A call that
 //     does not return in time fails its check, whatever it ignores.
 //  4. The order of the checks, and what they draw, follow from the seed. A check
@@ -25,7 +27,9 @@
 //     those that stop or kill it, which have it alone, afterwards.
 //  6. Channel names are unique to the run. What a check made is dropped when it
 //     ends, where the backend can drop; else the report lists it.
-//  7. A level is reached when each of its clauses that the backend claims has
+//  7. An unknown outcome is made by contexts that end under way and by a connection
+//     that breaks: a plugin is killed, a socket is cut (provoke.go).
+//  8. A level is reached when each of its clauses that the backend claims has
 //     passed; a waived, failed or not run clause keeps it from being reached. A
 //     run that executed no check fails.
 //

@@ -38,6 +38,9 @@ func TestTablesAreSound(t *testing.T) {
 		if c.Group() == strings.Split(c.ID, "-")[1] || c.Text == "" || !slices.Contains(Levels(), c.Level) {
 			t.Errorf("%s has no group, text or level", c.ID)
 		}
+		if (len(c.Depends) > 0) != (c.Because != "") {
+			t.Errorf("%s depends on others without a reason, or has a reason without them", c.ID)
+		}
 		for _, d := range c.Depends {
 			if _, ok := clauses[d]; !ok {
 				t.Errorf("%s depends on %s, which does not exist", c.ID, d)

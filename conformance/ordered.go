@@ -26,6 +26,8 @@ type owner struct {
 	open  []*openTxn
 	txns  uint64
 	count int
+	// repeats: a record may land twice.
+	repeats bool
 
 	raw   []message.Message // as appended, with their ids
 	units []unit            // what a reader gets, in any order
@@ -109,14 +111,13 @@ func (o *owner) store(ms []message.Message) {
 	}
 }
 
-// window writes records that are under way at once: they land in any order, and
-// each may land twice.
+// window writes records that are under way at once: they land in any order.
 func (o *owner) window(ms ...message.Message) {
 	o.stamp(ms)
 	o.model(ms)
 	landed := slices.Clone(ms)
 	for i := range ms {
-		if o.intn(6) == 0 {
+		if o.repeats && o.intn(6) == 0 {
 			landed = append(landed, ms[i])
 		}
 	}

@@ -62,7 +62,7 @@ const (
 	DefaultParallel = 6
 	DefaultSoak     = 3 * time.Second
 	DefaultBound    = 30 * time.Second
-	DefaultGrace    = 3 * time.Second
+	DefaultGrace    = 10 * time.Second
 	DefaultQuiet    = 150 * time.Millisecond
 )
 

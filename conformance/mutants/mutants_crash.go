@@ -104,7 +104,7 @@ var unknownMutants = []Mutant{
 }
 
 var crashMutants = []Mutant{
-	{Name: "falsely-durable", Clause: "WAL-RST-001", Source: "W-06", Defect: "nothing outlives a restart",
+	{Name: "falsely-durable", Clause: "WAL-RST-001", Also: []string{"WAL-AUD-005"}, Source: "W-06", Defect: "nothing outlives a restart",
 		hooks: only(hooks{fresh: true})},
 	{Name: "acknowledges-before-storing", Clause: "WAL-CRASH-001", Source: "S-02", Defect: "the last record is acknowledged before it is stored, and lost by a kill",
 		hooks: pending(false)},
