@@ -133,7 +133,7 @@ func checkFields(t *T) {
 				LastConfirmed: message.ID(t.bytes(20)), Properties: map[string]string{"k": "v"}, Payload: []byte("x"),
 			})
 	}
-	ids := h.append(want...)
+	ids := h.appendEach(want...)
 	t.expectLog(h.messages(), want, ids, "the log of records of every type")
 }
 

@@ -161,7 +161,7 @@ var appendMutants = []Mutant{
 		})})},
 	{Name: "payload-is-text", Clause: "WAL-APP-003", Defect: "a payload ends at its first zero byte",
 		hooks: only(hooks{append: rewritten(func(m *message.Message) {
-			if at := bytes.IndexByte(m.Payload, 0); at >= 0 {
+			if at := bytes.IndexByte(m.Payload, 0); at >= 0 && m.Size() <= limits.MaxMessageBytes {
 				m.Payload = m.Payload[:at]
 			}
 		})})},

@@ -24,13 +24,13 @@ var orderedMutants = []Mutant{
 			recs, err := s.Scanner.Next(ctx)
 			last := -1
 			for i := range recs {
-				if recs[i].Type == message.TypeTimeTick && recs[i].LastConfirmed != "" {
+				if recs[i].Type == message.TypeTimeTick && len(recs[i].LastConfirmed) == 8 {
 					last = i
 				}
 			}
 			out := make([]message.Message, 0, len(recs))
 			for i := range recs {
-				if recs[i].Type != message.TypeTimeTick || recs[i].LastConfirmed == "" || i == last {
+				if recs[i].Type != message.TypeTimeTick || len(recs[i].LastConfirmed) != 8 || i == last {
 					out = append(out, recs[i])
 				}
 			}
@@ -127,6 +127,9 @@ func (s *scanner) withoutTails(ctx context.Context) ([]message.Message, error) {
 			return true
 		}
 		log := s.records()
+		if !slices.ContainsFunc(log, func(r message.Message) bool { return r.Term == m.Term && r.Type == message.TypeTimeTick }) {
+			return true // the term has no time tick to lie behind
+		}
 		ticked := false // a time tick of this term lies behind it
 		for i := range log {
 			switch r := &log[i]; {
@@ -146,11 +149,14 @@ func (s *scanner) withoutInterrupted(ctx context.Context) ([]message.Message, er
 		if m.TxnID == 0 || m.Type != message.TypeData {
 			return true
 		}
+		begun := false
 		for _, r := range s.records() {
-			if r.ID <= m.ID || r.Type != message.TypeCommitTxn {
-				continue
+			if r.ID < m.ID && r.Type == message.TypeBeginTxn && r.TxnID == m.TxnID {
+				begun = true
 			}
-			return r.TxnID == m.TxnID
+			if r.ID > m.ID && r.Type == message.TypeCommitTxn {
+				return !begun || r.TxnID == m.TxnID
+			}
 		}
 		return true
 	})
@@ -213,7 +219,7 @@ func lateDropped(l *life) hooks {
 			return nil, err
 		}
 		for i := range batch {
-			if m := &batch[i]; m.Type == message.TypeTimeTick && m.LastConfirmed != "" && m.TxnID == 0 {
+			if m := &batch[i]; m.Type == message.TypeTimeTick && len(m.LastConfirmed) == 8 {
 				highest[w.channel.StoreID] = max(highest[w.channel.StoreID], m.TimeTick)
 			}
 			if dropped[i] {

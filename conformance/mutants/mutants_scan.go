@@ -80,8 +80,8 @@ var scanMutants = []Mutant{
 		}})},
 	{Name: "wakes-at-the-second", Clause: "WAL-SCAN-008", Source: "M-16", Defect: "a Next that waits wakes only when a second record comes",
 		hooks: only(hooks{next: func(s *scanner, ctx context.Context) ([]message.Message, error) {
-			recs, at, err := s.timed(ctx)
-			if err != nil || at < 4*time.Millisecond || len(recs) != 1 || recs[0].Type != message.TypeData {
+			recs, waited, err := s.waiting(ctx)
+			if err != nil || !waited || len(recs) != 1 || recs[0].Type != message.TypeData {
 				return recs, err
 			}
 			more, err := s.Scanner.Next(ctx)
@@ -201,18 +201,22 @@ var scanMutants = []Mutant{
 		})})},
 }
 
-// timed is Next behind what keep put back, and how long it waited.
-func (s *scanner) timed(ctx context.Context) ([]message.Message, time.Duration, error) {
+// waiting is Next behind what keep put back, and whether there was nothing to
+// return when it was called.
+func (s *scanner) waiting(ctx context.Context) (recs []message.Message, waited bool, err error) {
 	s.mu.Lock()
 	held := s.held
 	s.held = nil
 	s.mu.Unlock()
 	if held != nil {
-		return held, 0, nil
+		return held, false, nil
 	}
-	began := time.Now()
-	recs, err := s.Scanner.Next(ctx)
-	return recs, time.Since(began), err
+	newest := message.ID("")
+	if log := s.records(); len(log) > 0 {
+		newest = log[len(log)-1].ID
+	}
+	recs, err = s.Scanner.Next(ctx)
+	return recs, len(recs) > 0 && newest.Less(recs[0].ID), err
 }
 
 func (s *scanner) keep(recs []message.Message) {
