@@ -123,7 +123,7 @@ func (s *Sink) readOwners(ctx context.Context, l layout, self owner) (listing, *
 		}
 		key := l.claim(found.claimed)
 		data, err := s.st.get(ctx, key, maxClaimBytes)
-		if gcerrors.Code(err) == gcerrors.NotFound && try < takeOverTries {
+		if errors.Is(err, gcerrors.ErrNotFound) && try < takeOverTries {
 			continue
 		}
 		if err != nil {
@@ -279,7 +279,7 @@ func (o *logOwner) loaded(ctx context.Context, vchannel string, st *vstate) erro
 func (o *logOwner) load(ctx context.Context, vchannel string, r ref) (*manifest, error) {
 	key := o.l.manifest(vchannel, r)
 	data, err := o.s.st.get(ctx, key, maxManifestBytes)
-	if gcerrors.Code(err) == gcerrors.NotFound {
+	if errors.Is(err, gcerrors.ErrNotFound) {
 		return nil, corrupt(o.pchannel, key, errMissing)
 	}
 	if err != nil {
