@@ -365,7 +365,7 @@ func (o *logOwner) readPage(ctx context.Context, vchannel string, r pageRef) (pa
 	key := o.l.page(vchannel, r)
 	data, err := o.s.st.get(ctx, key, maxManifestBytes)
 	if errors.Is(err, gcerrors.ErrNotFound) {
-		return page{}, corrupt(o.pchannel, key, errMissing)
+		return page{}, o.missing(ctx, key)
 	}
 	if err != nil {
 		return page{}, err
