@@ -221,6 +221,7 @@ type topicMeta struct {
 	partitionCode kafkaCode
 	leader        int32
 	replicas      int
+	inSync        int
 }
 
 // metadata is the answer to a metadata request.
@@ -264,12 +265,12 @@ func decodeMetadata(body []byte) (metadata, error) {
 			r.i32() // leader epoch
 			replicas := r.length()
 			r.take(4 * max(0, replicas))
-			for range 2 { // in-sync and offline replicas
-				r.take(4 * max(0, r.length()))
-			}
+			inSync := r.length()
+			r.take(4 * max(0, inSync))
+			r.take(4 * max(0, r.length())) // offline replicas
 			r.tags()
 			if index == 0 {
-				t.partitionCode, t.leader, t.replicas = code, leader, replicas
+				t.partitionCode, t.leader, t.replicas, t.inSync = code, leader, replicas, inSync
 			}
 		}
 		r.i32() // authorized operations
