@@ -52,6 +52,8 @@ type VChannelStatus struct {
 	// State is idle, buffering, flushing, detached, joining or dropping.
 	State      string
 	Checkpoint message.Checkpoint
+	// LagMillis is how far the checkpoint is behind the log's tick.
+	LagMillis int64
 	// Bytes wait or are on their way, or were skipped while detached.
 	Bytes int64
 	// Err is the sink's last failure, nil when it works.
@@ -75,19 +77,26 @@ func (f *Flusher) Status(services bool) Status {
 	st.Memory, st.MemoryPeak = r.used, r.peak
 	if last > st.Checkpoint.Tick {
 		st.LagTicks = uint64(last - st.Checkpoint.Tick)
-		if st.Checkpoint.Tick > 0 {
-			st.LagMillis = last.Physical() - st.Checkpoint.Tick.Physical()
-		}
+		st.LagMillis = lagMillis(last, st.Checkpoint.Tick)
 	}
 	for _, s := range r.services {
 		v := r.describe(s)
 		st.LagBytes += v.Bytes
 		if services {
+			v.LagMillis = lagMillis(last, v.Checkpoint.Tick)
 			st.VChannels = append(st.VChannels, v)
 		}
 	}
 	slices.SortFunc(st.VChannels, func(a, b VChannelStatus) int { return strings.Compare(a.Name, b.Name) })
 	return st
+}
+
+// lagMillis is how far a tick is behind another; 0 while nothing was met yet.
+func lagMillis(last, at message.Tick) int64 {
+	if at == 0 || at >= last {
+		return 0
+	}
+	return last.Physical() - at.Physical()
 }
 
 // describe describes a service; r.mu is held.
