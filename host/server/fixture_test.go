@@ -335,3 +335,13 @@ func until(t testing.TB, what string, cond func() bool) {
 		time.Sleep(2 * time.Millisecond)
 	}
 }
+
+// declare creates vchannels.
+func declare(t testing.TB, c *client.Client, channel string, names ...string) {
+	t.Helper()
+	created, err := c.CreateVChannels(testContext(t), channel, names, false)
+	must(t, err)
+	if len(created) != len(names) {
+		t.Fatalf("created %q of %q", created, names)
+	}
+}
