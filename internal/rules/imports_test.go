@@ -31,6 +31,7 @@ var rooms = map[string][]string{
 	"flusher/parquet":          {"sdk", "flusher"},
 	"flusher":                  {"sdk"},
 	"host/cmd":                 {""},
+	"flusher":                  {"sdk", "flusher"},
 	"conformance/faultbackend": {"sdk", "conformance/faultbackend"},
 	"conformance":              {"sdk", "host/wal", "host/pluginhost", "conformance"},
 	"internal":                 {""},
