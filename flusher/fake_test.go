@@ -393,6 +393,9 @@ func (v *fakeVSink) Drop(ctx context.Context, at message.Checkpoint) error {
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
 	o := v.s.chans[v.key.VChannel]
+	if before(at, o.cp) {
+		return walimpls.Errorf(walimpls.CodeInvalidArgument, testLog, "the checkpoint goes back")
+	}
 	o.dropped, o.cp = true, at
 	return nil
 }

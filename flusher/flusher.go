@@ -115,7 +115,8 @@ func (f *Flusher) noteLoss(r *run, err error) {
 	}
 }
 
-// final reports whether an error ends the flusher's term.
+// final reports whether an error ends the flusher's term. ErrFenced is one of a
+// sink's Open.
 func final(err error) bool {
 	return errors.Is(err, walimpls.ErrFenced) || errors.Is(err, walimpls.ErrTermExpired)
 }
@@ -203,13 +204,19 @@ func (f *Flusher) Wait(ctx context.Context, vchannel string, term int64, tick me
 // Files lists the files of a vchannel ("" is for the records to all), also of
 // one that was dropped.
 func (f *Flusher) Files(ctx context.Context, vchannel string) ([]File, error) {
-	r, _, _, _ := f.current()
-	if r != nil {
-		if sink := r.sinkOf(vchannel); sink != nil {
-			return sink.Files(ctx)
-		}
-	}
 	name, storeID, term := f.wal.Channel()
+	r, _, state, _ := f.current()
+	var sink VChannelSink
+	opening := r == nil || state != Working
+	if !opening {
+		sink, opening = r.sinkOf(vchannel)
+	}
+	switch {
+	case sink != nil:
+		return sink.Files(ctx)
+	case opening: // a second open would take the output away
+		return nil, walimpls.Errorf(walimpls.CodeUnavailable, name, "flusher: the output of vchannel %q is not open yet", vchannel)
+	}
 	sink, err := f.sink.Open(ctx, SinkKey{PChannel: name, StoreID: storeID, VChannel: vchannel, Term: term})
 	if err != nil {
 		return nil, err

@@ -217,7 +217,10 @@ func TestBlockedVChannelHoldsBackTheTruncationAndNobodyElse(t *testing.T) {
 			if st := w.f.Status(true); st.Counters.Rejoins == 0 || st.VChannels[2].State != "idle" {
 				t.Fatalf("v2 has not rejoined: %+v", st)
 			}
-			eventually(t, "the log is cut", func() bool { cuts := w.log.cuts(); return len(cuts) > 0 && cuts[len(cuts)-1].ID > message.Uint64ID(1900) })
+			eventually(t, "the log is cut", func() bool {
+				cuts := w.log.cuts()
+				return len(cuts) > 0 && cuts[len(cuts)-1].ID > message.Uint64ID(1900)
+			})
 		})
 	}
 }

@@ -104,12 +104,12 @@ func (k *keeper) truncate() {
 	r.mu.Lock()
 	list, truncated := r.list, r.truncated
 	r.mu.Unlock()
-	want, ok := Target(list, truncated, now, r.opt.MinAge, nil)
+	want, ok := Target(list, truncated.ID, now, r.opt.MinAge, nil)
 	if !ok || now.Before(k.cutAgain) {
 		return
 	}
 	held := k.pins.Held(r.f.wal.Readers(), want.ID, now, r.opt.MaxPinAge)
-	if want, ok = Target(list, truncated, now, r.opt.MinAge, held); !ok {
+	if want, ok = Target(list, truncated.ID, now, r.opt.MinAge, held); !ok {
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, r.opt.FlushTimeout)
@@ -118,7 +118,7 @@ func (k *keeper) truncate() {
 	switch {
 	case err == nil:
 		r.mu.Lock()
-		r.truncated = want.ID
+		r.truncated = want
 		r.mu.Unlock()
 		r.f.count(func(c *Counters) { c.Truncations++ })
 		k.cutPause = 0

@@ -23,7 +23,7 @@ func (r *run) recoverAll(row Row) error {
 		start = Saved{LastUnitTerm: start.LastUnitTerm, LastUnitTick: start.LastUnitTick}
 	}
 	if t := row.Truncated; t != nil {
-		r.truncated = t.ID
+		r.truncated = *t
 		// What was cut by hand may have taken more than the checkpoint knew of.
 		if start.LastUnitTerm < t.LastUnitTerm || (start.LastUnitTerm == t.LastUnitTerm && start.LastUnitTick < t.LastUnitTick) {
 			start.LastUnitTerm, start.LastUnitTick = t.LastUnitTerm, t.LastUnitTick

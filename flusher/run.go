@@ -56,7 +56,7 @@ type run struct {
 	// saved is the newest checkpoint in the row; list are all of them.
 	saved     Saved
 	list      []Saved
-	truncated message.ID
+	truncated Saved
 	saveErr   error
 }
 

@@ -32,8 +32,8 @@ type Status struct {
 	Saved      Saved
 	// SaveErr is why the last try to save it failed.
 	SaveErr error
-	// TruncatedBefore is the truncation point.
-	TruncatedBefore message.ID
+	// Truncated is the truncation point.
+	Truncated Saved
 	// LagTicks and LagMillis are how far the pchannel checkpoint is behind the
 	// log's tick; LagBytes are rows that the scanner has met and that are not
 	// flushed (at least: what detached services missed is counted once).
@@ -73,7 +73,7 @@ func (f *Flusher) Status(services bool) Status {
 	last := f.wal.LastTick()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	st.Checkpoint, st.Saved, st.SaveErr, st.TruncatedBefore = r.cps.Minimum(r.pos), r.saved, r.saveErr, r.truncated
+	st.Checkpoint, st.Saved, st.SaveErr, st.Truncated = r.cps.Minimum(r.pos), r.saved, r.saveErr, r.truncated
 	st.Memory, st.MemoryPeak = r.used, r.peak
 	if last > st.Checkpoint.Tick {
 		st.LagTicks = uint64(last - st.Checkpoint.Tick)
@@ -150,14 +150,15 @@ func (r *run) failureOf(vchannel string) error {
 	return nil
 }
 
-// sinkOf returns a vchannel's open output, nil if there is none.
-func (r *run) sinkOf(vchannel string) VChannelSink {
+// sinkOf returns a vchannel's open output, nil if there is none, and whether it
+// is being opened.
+func (r *run) sinkOf(vchannel string) (sink VChannelSink, opening bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if s := r.services[vchannel]; s != nil {
-		return s.sink
+		return s.sink, s.sink == nil
 	}
-	return nil
+	return nil, false
 }
 
 // closeSinks closes all outputs; no worker runs any more.

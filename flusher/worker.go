@@ -73,6 +73,9 @@ func (r *run) leave(s *service) {
 // take takes everything that waits; r.mu is held.
 func (r *run) take(s *service) flight {
 	f := flight{rows: s.buf, bytes: s.bufBytes, cp: later(r.pos, s.last)}
+	if s.closing != nil {
+		f.cp = *s.closing // nothing of the vchannel lies behind its drop
+	}
 	s.buf, s.bufBytes, s.wanted = nil, 0, false
 	s.flightBytes, s.flightSince = f.bytes, r.opt.Now()
 	if s.closing == nil {
@@ -128,7 +131,9 @@ func (r *run) refused(s *service, err error) bool {
 		return true
 	}
 	if errors.Is(err, walimpls.ErrFenced) {
-		r.fail(err) // a newer term flushes this log
+		// Another open took the output over. Whether that was a newer term's is
+		// found out by opening all outputs again.
+		r.fail(walimpls.Errorf(walimpls.CodeUnavailable, r.name, "flusher: vchannel %q: %v", s.name, err))
 		return true
 	}
 	r.f.count(func(c *Counters) { c.Failures++ })
@@ -170,6 +175,9 @@ func (r *run) open(s *service) {
 		if err == nil {
 			r.opened(s, sink)
 			return
+		}
+		if errors.Is(err, walimpls.ErrFenced) {
+			r.fail(err) // only an Open judges: a newer term flushes this log
 		}
 		if r.refused(s, err) || !wait(r.ctx, pause, nil) {
 			return
@@ -263,7 +271,10 @@ func (r *run) drop(s *service) {
 func (r *run) tryDrop(s *service) error {
 	ctx, cancel := context.WithTimeout(r.ctx, r.opt.FlushTimeout)
 	defer cancel()
-	if err := s.sink.Drop(ctx, *s.closing); err != nil {
+	r.mu.Lock()
+	at := later(*s.closing, s.at)
+	r.mu.Unlock()
+	if err := s.sink.Drop(ctx, at); err != nil {
 		return err
 	}
 	return r.f.store.Dropped(ctx, s.name, s.closing.Tick)

@@ -172,7 +172,7 @@ func flushStatus(f *flusher.Flusher, ids idFormat, services bool) (*walv1.FlushS
 		out.Checkpoint = st.Checkpoint.String()
 	}
 	if ids != (idFormat{}) {
-		out.SavedId, out.TruncatedBefore = ids.text(st.Saved.ID), ids.text(st.TruncatedBefore)
+		out.SavedId, out.TruncatedBefore = ids.text(st.Saved.ID), ids.text(st.Truncated.ID)
 	}
 	var list []*walv1.VChannelFlush
 	for _, v := range st.VChannels {

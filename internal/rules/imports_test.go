@@ -28,8 +28,6 @@ var rooms = map[string][]string{
 	"host/config":              {"sdk", "host/pluginhost"},
 	"host/server":              {"sdk", "host", "flusher"},
 	"host/flush":               {"sdk", "host/catalog", "host/wal", "flusher"},
-	"flusher/parquet":          {"sdk", "flusher"},
-	"flusher":                  {"sdk"},
 	"host/cmd":                 {""},
 	"flusher":                  {"sdk", "flusher"},
 	"conformance/faultbackend": {"sdk", "conformance/faultbackend"},

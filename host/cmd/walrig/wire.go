@@ -121,6 +121,7 @@ func (s *stack) newMetrics(cfg *config.Config, log *zap.Logger) *server.Metrics 
 	return server.NewMetrics(server.MetricsOptions{
 		Version: version, Log: log,
 		Channels: func() []walmanager.ChannelState { return s.manager.Status() },
+		Flusher:  func(channel string) *flusher.Flusher { return s.flush.Flusher(channel) },
 		Plugins: func() (all []pluginhost.Status) {
 			for _, p := range s.plugins.Plugins() {
 				all = append(all, p.Status())
