@@ -32,6 +32,35 @@ const chunkRows = 256
 // when row groups and files are cut.
 const rowOverhead = 48
 
+// encodeFunc writes rows as one file.
+type encodeFunc func(ctx context.Context, out io.Writer, rows []message.Message, meta map[string]string) error
+
+// idleWriters is how many writers, with their buffers, are kept for the next file.
+const idleWriters = 4
+
+// newEncoder returns the encoder of Parquet files. It is safe for concurrent use.
+func newEncoder(rowGroupBytes int64) encodeFunc {
+	idle := make(chan *pq.GenericWriter[Row], idleWriters)
+	return func(ctx context.Context, out io.Writer, rows []message.Message, meta map[string]string) error {
+		var w *pq.GenericWriter[Row]
+		select {
+		case w = <-idle:
+			w.Reset(out)
+		default:
+			w = newParquetWriter(out)
+		}
+		if err := writeParquet(ctx, w, rows, meta, rowGroupBytes); err != nil {
+			return err // the writer's state is unknown
+		}
+		w.Reset(nil)
+		select {
+		case idle <- w:
+		default:
+		}
+		return nil
+	}
+}
+
 func newParquetWriter(out io.Writer) *pq.GenericWriter[Row] {
 	return pq.NewGenericWriter[Row](out, writerOptions()...)
 }

@@ -12,10 +12,10 @@ import (
 // formatVersion is in every object that is not Parquet.
 const formatVersion = 1
 
-// fanout bounds what one manifest or page lists itself. A manifest is rewritten
-// at every flush and held in memory for every vchannel, so it is small; a
-// million files take pages of four levels.
-const fanout = 32
+// defaultFanout bounds what one manifest or page lists itself. A manifest is
+// rewritten at every flush and held in memory for every vchannel, so it is small;
+// a million files take pages of four levels.
+const defaultFanout = 32
 
 // entry is one file that a manifest lists. The key follows from it.
 type entry struct {
@@ -60,7 +60,7 @@ type manifest struct {
 
 // next returns the manifest that follows m, and the pages that have to be
 // stored before it. It does not change m.
-func (m *manifest) next(at position, files []entry, cp message.Checkpoint, dropped bool) (*manifest, []page) {
+func (m *manifest) next(at position, files []entry, cp message.Checkpoint, dropped bool, fanout int) (*manifest, []page) {
 	n := *m
 	n.Parent, n.Ref, n.Checkpoint = m.Ref.At, ref{At: at, Dropped: dropped}, cp
 	n.tail = append(slices.Clone(m.tail), files...)
@@ -80,7 +80,7 @@ func (m *manifest) next(at position, files []entry, cp message.Checkpoint, dropp
 	for len(n.tail) > fanout {
 		full := slices.Clone(n.tail[:fanout])
 		n.tail = slices.Clone(n.tail[fanout:])
-		up = append(up, cut(0, page{files: full, ref: pageRef{Files: fanout}}))
+		up = append(up, cut(0, page{files: full, ref: pageRef{Files: int64(fanout)}}))
 	}
 	for level := 0; len(up) > 0; level++ {
 		if level == len(n.levels) {

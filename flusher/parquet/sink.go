@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	pq "github.com/parquet-go/parquet-go"
 	"go.uber.org/zap"
 	"gocloud.dev/blob"
 
@@ -32,6 +31,8 @@ type Options struct {
 	CollectEvery time.Duration
 	// Log gets what the background work has to say. Default: nothing.
 	Log *zap.Logger
+
+	fanout int // tests make the tree of pages grow sooner
 }
 
 func (o Options) withDefaults() Options {
@@ -47,6 +48,9 @@ func (o Options) withDefaults() Options {
 	if o.CollectEvery <= 0 {
 		o.CollectEvery = 10 * time.Second
 	}
+	if o.fanout <= 0 {
+		o.fanout = defaultFanout
+	}
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
@@ -59,7 +63,7 @@ type Sink struct {
 	st       store
 	location string // what a key is appended to for a file's path
 	opt      Options
-	writers  chan *pq.GenericWriter[Row] // idle ones, to be used again
+	encode   encodeFunc // tests put a cheaper one here
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelCauseFunc
@@ -87,7 +91,7 @@ func New(bucket *blob.Bucket, location string, opt Options) *Sink {
 }
 
 func newSink(st store, location string, opt Options) *Sink {
-	s := &Sink{st: st, location: location, opt: opt.withDefaults(), logs: map[string]*log{}, writers: make(chan *pq.GenericWriter[Row], 4)}
+	s := &Sink{st: st, location: location, opt: opt.withDefaults(), logs: map[string]*log{}, encode: newEncoder(opt.withDefaults().RowGroupBytes)}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.work.Go(s.collectLoop)
 	return s
@@ -282,23 +286,6 @@ func (s *Sink) owners() []*logOwner {
 		}
 	}
 	return out
-}
-
-func (s *Sink) idleWriter() *pq.GenericWriter[Row] {
-	select {
-	case w := <-s.writers:
-		return w
-	default:
-		return newParquetWriter(nil)
-	}
-}
-
-func (s *Sink) keepWriter(w *pq.GenericWriter[Row]) {
-	w.Reset(nil)
-	select {
-	case s.writers <- w:
-	default:
-	}
 }
 
 func fencedError(pchannel string, mine, highest owner) error {

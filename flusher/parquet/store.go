@@ -178,7 +178,7 @@ func classify(err error) (walimpls.Code, string) {
 	var api smithy.APIError
 	if errors.As(err, &api) {
 		switch api.ErrorCode() {
-		case "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "AuthorizationHeaderMalformed":
+		case "InvalidAccessKeyId", "XAdminUserNotFound", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "AuthorizationHeaderMalformed":
 			return walimpls.CodeUnauthenticated, login
 		case "QuotaExceeded":
 			return walimpls.CodeNoSpace, full

@@ -16,7 +16,11 @@ import (
 	"github.com/walrig/walrig/sdk/message"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// The cloud clients keep idle connections for their next use, also by others.
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"), goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"))
+}
 
 // readRows decodes a file's bytes with parquet-go.
 func readRows(t *testing.T, data []byte) []message.Message {

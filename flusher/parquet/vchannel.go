@@ -230,7 +230,7 @@ func (v *vchannelSink) store(ctx context.Context, a *attempt, rows []message.Mes
 		}
 		entries = append(entries, e)
 	}
-	next, pages := a.base.next(a.at, entries, cp, drop)
+	next, pages := a.base.next(a.at, entries, cp, drop, s.opt.fanout)
 	if next.Swept.less(a.swept) {
 		next.Swept = a.swept
 	}
@@ -288,18 +288,15 @@ func (v *vchannelSink) writeFile(ctx context.Context, key string, rows []message
 		return 0, err
 	}
 	count := &counter{w: out}
-	w := s.idleWriter()
-	w.Reset(count)
 	meta := map[string]string{
 		"walrig.pchannel": v.o.pchannel, "walrig.store_id": v.o.storeID, "walrig.vchannel": v.vchannel,
 		"walrig.term": strconv.FormatInt(v.o.id.Term, 10),
 	}
-	if err := writeParquet(ctx, w, rows, meta, s.opt.RowGroupBytes); err != nil {
+	if err := s.encode(ctx, count, rows, meta); err != nil {
 		cancel() // so that Close leaves nothing behind
 		_ = out.Close()
 		return 0, err
 	}
-	s.keepWriter(w)
 	return count.n, out.Close()
 }
 
