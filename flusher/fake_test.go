@@ -86,6 +86,12 @@ func (l *fakeLog) Truncate(_ context.Context, point Saved) error {
 	return nil
 }
 
+func (l *fakeLog) readCount() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.reads
+}
+
 func (l *fakeLog) cuts() []Saved {
 	l.mu.Lock()
 	defer l.mu.Unlock()

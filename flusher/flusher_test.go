@@ -333,7 +333,9 @@ func TestStaleOwnerEndsAndWhatItWritesLateCountsForNothing(t *testing.T) {
 		log := newFakeLog()
 		log.records, log.term, log.tick = append(log.records, w.log.records...), 2, w.log.tick
 		store := &fakeStore{log: log, term: 2, row: w.store.get()}
+		w.store.mu.Lock()
 		w.store.term = 2 // the row is claimed: the stale owner's compare-and-set fails
+		w.store.mu.Unlock()
 		w.sink.mu.Lock()
 		delete(w.sink.hang, "v1")
 		w.sink.mu.Unlock()
@@ -444,9 +446,9 @@ func TestRecordOfAnUndeclaredVChannelIsAnErrorThatStopsNoOtherPchannel(t *testin
 		if err := w.f.Status(false).Err; !errors.Is(err, walimpls.ErrCorrupt) {
 			t.Fatalf("it failed with %v", err)
 		}
-		reads := w.log.reads
+		reads := w.log.readCount()
 		time.Sleep(time.Minute)
-		if again := w.log.reads - reads; again > 8 {
+		if again := w.log.readCount() - reads; again > 8 {
 			t.Fatalf("it tried %d times a minute", again)
 		}
 	})

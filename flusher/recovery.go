@@ -52,12 +52,7 @@ func (r *run) recoverAll(row Row) error {
 		go r.recoverOne(s)
 	}
 	for deadline := began.Add(r.opt.RecoverWait); ; {
-		left := 0
-		for _, s := range opening {
-			if s.sink == nil {
-				left++
-			}
-		}
+		left := len(opening) - r.nOpen
 		rest := time.Until(deadline)
 		if left == 0 || rest <= 0 {
 			r.attachOpened(opening)

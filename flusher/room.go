@@ -131,24 +131,36 @@ func (r *run) startDue(now time.Time, pressure bool) {
 	if free <= 0 || len(r.dirty) == 0 {
 		return
 	}
-	var due []*service
+	due := make([]*service, 0, free+1) // the longest waiting first
 	var largest *service
 	for s := range r.dirty {
 		if s.working || s.mode != attached {
 			continue
 		}
 		if r.due(s, now) {
-			due = append(due, s)
+			due = insertOldest(due, s, free)
 		} else if largest == nil || s.bufBytes > largest.bufBytes {
 			largest = s
 		}
 	}
-	slices.SortFunc(due, func(a, b *service) int { return a.since.Compare(b.since) })
 	if pressure && len(due) == 0 && largest != nil {
 		largest.wanted = true
 		due = append(due, largest)
 	}
-	for _, s := range due[:min(free, len(due))] {
+	for _, s := range due {
 		r.start(s)
 	}
+}
+
+// insertOldest keeps the n services that wait longest, in that order.
+func insertOldest(list []*service, s *service, n int) []*service {
+	at := len(list)
+	for at > 0 && s.since.Before(list[at-1].since) {
+		at--
+	}
+	if at >= n {
+		return list
+	}
+	list = slices.Insert(list, at, s)
+	return list[:min(n, len(list))]
 }

@@ -36,6 +36,8 @@ type run struct {
 
 	mu       sync.Mutex // guards all below and every service
 	services map[string]*service
+	// nOpen counts the outputs that were opened.
+	nOpen int
 	set      *Set
 	cps      *Checkpoints
 	marks    *Marks

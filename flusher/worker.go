@@ -213,6 +213,7 @@ func (r *run) opened(s *service, sink VChannelSink) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.sink, s.failing, s.lastErr, s.flightSince = sink, false, nil, time.Time{}
+	r.nOpen++
 	cp := sink.Checkpoint()
 	if cp.StoreID == r.storeID && before(s.at, cp) {
 		s.at = cp
