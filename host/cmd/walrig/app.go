@@ -162,7 +162,7 @@ Start a host with "walrig serve", then:
 	f.DurationVar(&a.timeout, "timeout", 0, "give up after this long (default: what suits the command)")
 	f.StringVarP(&a.output, "output", "o", outputText, "output format: text or json (read: raw too)")
 	root.AddCommand(
-		a.serveCmd(), a.channelCmd(), a.appendCmd(), a.readCmd(), a.txnCmd(), a.statusCmd(), a.pluginCmd(),
+		a.serveCmd(), a.channelCmd(), a.appendCmd(), a.readCmd(), a.txnCmd(), a.vchannelCmd(), a.flushCmd(), a.filesCmd(), a.statusCmd(), a.pluginCmd(),
 		a.conformCmd(), a.benchCmd(),
 		a.configCmd(), a.versionCmd(), a.completionCmd(),
 	)
