@@ -44,7 +44,7 @@ func TestReferenceKeepsTheContractAsAPlugin(t *testing.T) {
 
 // small keeps what the store reserves for itself below what the suite looks at.
 func small(dir string) walimpls.Config {
-	return walimpls.Config{"dir": dir, "memtable_size": "4MiB"}
+	return walimpls.Config{"dir": dir, "segment_size": "4MiB"}
 }
 
 func TestRMQKeepsTheContractInProcess(t *testing.T) {
