@@ -218,6 +218,7 @@ func (e *engine) stopLocked() {
 		func(*request) bool { return true },
 		func(r *request) error { return e.usableLocked(r.log.name) })
 	close(e.stopped)
+	e.supply.ending.Store(true)
 	for _, l := range e.logs {
 		l.view.finish(e.usableLocked(l.name))
 	}

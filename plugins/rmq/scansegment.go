@@ -109,7 +109,7 @@ func frameAt(b []byte, num uint64, pos int64) (frame, bool) {
 		return frame{}, false
 	}
 	f, ok := decodeHeader(b[pos:], num, pos)
-	if !ok || pos+frameHeaderLen+int64(f.length) > int64(len(b)) {
+	if !ok || pos+f.size() > int64(len(b)) {
 		return frame{}, false
 	}
 	return f, true

@@ -29,8 +29,9 @@ type supply struct {
 	settings settings
 	fs       vfs.FS
 	dir      string
-	// hurry stops the writing of zeros: the committer waits.
-	hurry atomic.Bool
+	// hurry stops the writing of zeros: the committer waits. So does ending: the
+	// engine stops.
+	hurry, ending atomic.Bool
 
 	mu       sync.Mutex // guards what follows, and is held while a segment is made
 	next     *prepared
@@ -145,7 +146,7 @@ func (s *supply) zeros(file vfs.File) (size int64, err error) {
 		return 0, nil
 	}
 	zeros := make([]byte, min(zeroChunk, s.settings.segmentSize))
-	for size < s.settings.segmentSize && !s.hurry.Load() {
+	for size < s.settings.segmentSize && !s.hurry.Load() && !s.ending.Load() {
 		n, err := file.WriteAt(zeros[:min(int64(len(zeros)), s.settings.segmentSize-size)], size)
 		size += int64(n)
 		if err != nil {
