@@ -330,4 +330,3 @@ func TestPowerLossInsideDrop(t *testing.T) {
 		t.Fatalf("%d disks with the log, %d without: the points do not span the drop", whole, gone)
 	}
 }
-

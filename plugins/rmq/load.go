@@ -50,6 +50,8 @@ type contents struct {
 	unstarted []uint64
 	spares    []string
 	problems  []problem
+	// unsure: the state of the logs is not known.
+	unsure bool
 }
 
 // fatal returns the first problem that keeps the store from being opened.
@@ -109,6 +111,7 @@ func readStore(f vfs.FS, dir string) (*contents, error) {
 	if indexed[active.num] {
 		// An index is written after the next segment was begun, durably.
 		c.report(problem{path: set.newSegment(active.num+1, 0).path, why: "the segment is missing; the one before it is finished", fatal: true})
+		c.unsure = true
 	}
 	snap := c.replay(active)
 	var older []*segment
@@ -163,22 +166,27 @@ func (c *contents) replay(active *segment) snapshot {
 		switch {
 		case i == 0 && p.kind != frameSnapshot:
 			report(0, "the segment does not begin with a snapshot", true)
+			c.unsure = true
 		case p.kind == frameSnapshot && (p.broken || i > 0):
 			report(p.pos, "the snapshot is damaged", true)
+			c.unsure = true
 			continue
 		case p.kind == frameSnapshot:
 			var err error
 			if snap, err = decodeSnapshot(body); err != nil {
 				report(p.pos, err.Error(), true)
+				c.unsure = true
 				continue
 			}
 			c.rows = snap.state
 		case p.kind == frameCreate && p.broken:
 			report(p.pos, "the row of a new log is damaged", true)
+			c.unsure = true
 			continue
 		}
 		if err := c.rows.apply(&p.frame, body); err != nil {
 			report(p.pos, err.Error(), true)
+			c.unsure = c.unsure || c.rows.logs[p.log] == nil
 			// Go on from what the frame says, for whoever wants to see the rest.
 			if r := c.rows.logs[p.log]; r != nil && (p.kind == frameData || p.kind == frameFence) && p.first > r.next {
 				r.next, r.pair = p.last()+1, p.pair
@@ -275,7 +283,7 @@ func (c *contents) resolve() {
 	slices.Sort(nums)
 	for _, num := range nums {
 		row := c.rows.logs[num]
-		c.runs[num] = resolveRuns(c.runs[num])
+		c.runs[num] = without(resolveRuns(c.runs[num]), row.lost)
 		for _, hole := range row.holes(c.runs[num]) {
 			c.report(problem{path: c.nearest(c.runs[num], hole), channel: row.name, ids: hole, why: "no segment holds the records"})
 		}

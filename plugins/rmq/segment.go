@@ -181,6 +181,22 @@ func resolveRuns(runs []*run) []*run {
 	return out
 }
 
+// without returns the runs (sorted) without the records of some ranges.
+func without(runs []*run, lost []idRange) []*run {
+	if len(lost) == 0 {
+		return runs
+	}
+	taken := make([]*run, len(lost))
+	for i, l := range lost {
+		taken[i] = &run{first: l.first, last: l.last}
+	}
+	var out []*run
+	for _, r := range runs {
+		out = append(out, subtract(r, taken)...)
+	}
+	return out
+}
+
 func compareRuns(a, b *run) int {
 	switch {
 	case a.first < b.first:
