@@ -163,7 +163,7 @@ Start a host with "walrig serve", then:
 	f.StringVarP(&a.output, "output", "o", outputText, "output format: text or json (read: raw too)")
 	root.AddCommand(
 		a.serveCmd(), a.channelCmd(), a.appendCmd(), a.readCmd(), a.txnCmd(), a.statusCmd(), a.pluginCmd(),
-		a.configCmd(), a.versionCmd(), a.completionCmd(),
+		a.verifyCmd(), a.backupCmd(), a.configCmd(), a.versionCmd(), a.completionCmd(),
 	)
 	return root
 }
