@@ -19,7 +19,7 @@ var truncateChecks = []check{
 	{Clause: "WAL-TRUNC-006", Name: "newest", Run: checkTruncateKeepsTheNewest},
 	{Clause: "WAL-TRUNC-007", Name: "concurrent", Run: checkTruncateBesideAppends},
 	{Clause: "WAL-TRUNC-008", Name: "restart", Alone: true, Run: checkTruncationOutlivesRestart},
-	{Clause: "WAL-TRUNC-009", Name: "space", Alone: true, Sizes: true, Bound: 5 * time.Minute, Run: checkTruncateFreesSpace},
+	{Clause: "WAL-TRUNC-009", Name: "space", Alone: true, Sizes: true, Bound: 10 * time.Minute, Run: checkTruncateFreesSpace},
 }
 
 // expectCut fails unless the log begins with the message at ids[at].
@@ -173,47 +173,6 @@ func checkTruncationOutlivesRestart(t *T) {
 	h = t.open(c, 2, 1)
 	t.expectCut(h, want, ids, 8)
 	_ = t.expectLost(h, walimpls.StartFrom(ids[7]), "which was truncated before the restart")
-}
-
-// checkTruncateFreesSpace writes far more than a store may reasonably keep for
-// itself (logs that it uses again, write buffers), and truncates all along.
-func checkTruncateFreesSpace(t *T) {
-	h := t.open(t.channel(), 1, 1)
-	limits := t.description().Limits
-	size := min(512<<10, limits.MaxMessageBytes)
-	batch := make([]message.Message, max(1, min(8, limits.MaxBatchRecords, limits.MaxBatchBytes/size)))
-	const total = 256 << 20
-	before, most, written := t.storeSize(), int64(0), 0
-	for written < total {
-		for i := range batch {
-			batch[i] = message.Message{Type: message.TypeData, Payload: t.bytes(size)}
-		}
-		ids := h.append(batch...)
-		written += size * len(batch)
-		h.truncate(ids[len(ids)-1])
-		most = max(most, t.storeSize())
-	}
-	deadline := time.Now() // at once
-	if t.description().Capabilities.Truncation == walimpls.TruncationDeferred {
-		deadline = deadline.Add(60 * time.Second)
-	}
-	for {
-		now := t.storeSize()
-		if now < before+total/2 {
-			t.notef("the store takes %d bytes, %d before, %d at its fullest", now, before, most)
-			return
-		}
-		t.expect(time.Now().Before(deadline), "truncation frees space (%s); %d bytes were appended and truncated, and the store takes %d bytes, %d before and %d at its fullest",
-			t.description().Capabilities.Truncation, written, now, before, most)
-		h.append(data("tick"))
-		t.pause(200 * time.Millisecond)
-	}
-}
-
-func (t *T) storeSize() int64 {
-	n, err := t.run.target.(Sizer).Size(t.ctx)
-	t.expect(err == nil, "the store can be measured; got %v", err)
-	return n
 }
 
 var dropChecks = []check{

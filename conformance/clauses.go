@@ -17,6 +17,7 @@ const (
 	LevelFenced   Level = "Fenced"
 	LevelTruncate Level = "Truncate"
 	LevelDrop     Level = "Drop"
+	LevelOrdered  Level = "Ordered"
 	LevelDurable  Level = "Durable"
 	LevelShared   Level = "Shared"
 	LevelSpace    Level = "Space"
@@ -46,6 +47,7 @@ type levelInfo struct {
 
 var levelTable = []levelInfo{
 	{LevelCore, "", false, "what every backend does: open, append, read, ids, limits, errors, close"},
+	{LevelOrdered, "", false, "the host's scanner makes ordered records and whole transactions of it, from any checkpoint"},
 	{LevelReadOnly, CapReadOnly, false, "read-only handles"},
 	{LevelFenced, CapFencing, false, "an old owner is kept out, whatever it does"},
 	{LevelTruncate, CapTruncation, false, "the log can be cut, and a reader learns of it"},
@@ -115,6 +117,8 @@ var groupTable = []struct{ Prefix, Name, Doc string }{
 	{"ID", "ids", "layout, order, round trips, foreign ids"},
 	{"LIM", "limits", "sizes of records and batches"},
 	{"ERR", "errors", "types, codes, what they carry"},
+	{"REORD", "reorder", "tick order through the host's scanner, repeats, late records, terms, resumption"},
+	{"TXN", "txn", "transactions through the host's scanner"},
 	{"RO", "read-only", "read-only handles"},
 	{"FENCE", "fencing", "owners, zombies, late opens"},
 	{"TRUNC", "truncate", "effect, repetition, readers below the cut, space"},
@@ -169,7 +173,7 @@ func (c Clause) depends() []string {
 // Clauses returns the whole table, in the order of the specification.
 func Clauses() []Clause {
 	all := slices.Concat(lifecycleClauses, appendClauses, scanClauses, idClauses, limitClauses, errorClauses,
-		readOnlyClauses, fencingClauses, truncateClauses, dropClauses, unknownClauses, restartClauses,
+		reorderClauses, txnClauses, readOnlyClauses, fencingClauses, truncateClauses, dropClauses, unknownClauses, restartClauses,
 		crashClauses, sharedClauses, auditClauses, soakClauses)
 	return all
 }

@@ -54,7 +54,7 @@ var truncateClauses = []Clause{
 	{ID: "WAL-TRUNC-008", Level: LevelDurable, Needs: []Capability{CapTruncation}, Rule: 5, Depends: []string{"WAL-TRUNC-001", "WAL-RST-001", "WAL-TRUNC-004"},
 		Text: "A truncation survives a restart."},
 	{ID: "WAL-TRUNC-009", Level: LevelSpace, Rule: 5, Depends: []string{"WAL-TRUNC-001"},
-		Text: "Truncation frees space, when the description says: at once, or later by itself."},
+		Text: "Truncation frees space, when the description says: at once, or later by itself. What the store keeps for itself is at most 64 MiB and a 32nd of what was appended, and does not grow with what is appended and truncated."},
 }
 
 var dropClauses = []Clause{

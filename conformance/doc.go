@@ -29,8 +29,9 @@
 //     passed; a waived, failed or not run clause keeps it from being reached. A
 //     run that executed no check fails.
 //
-// The groups reorder and txn, and the level Ordered that they prove, come with
-// the host's scanner; until then they do not exist.
+// The groups reorder and txn judge a backend by what the host's own scanner makes
+// of its Read (ordered.go): it writes a log as an owner does, and compares with a
+// naive model.
 //
 // conformance/faultbackend is the reference, conformance/mutants proves that the
 // suite sees what it claims to see, FOUND.md lists what it found.

@@ -113,9 +113,9 @@ var crashMutants = []Mutant{
 			if l.inner == nil { // the first life of a process, which nobody killed
 				return hooks{}
 			}
-			return admits(func(_ *life, opt walimpls.OpenOptions, highest walimpls.Pair) bool {
+			return admits(func(_ *life, opt walimpls.OpenOptions, _ walimpls.Pair) bool {
 				owner := l.owner(opt.Channel)
-				return owner != nil && owner.bornBefore(l) && opt.Pair() == highest
+				return owner != nil && owner.bornBefore(l) && opt.Pair().Compare(owner.channel.Pair) >= 0
 			})(l)
 		}},
 	{Name: "shows-before-storing", Clause: "WAL-CRASH-004", Source: "W-06", Defect: "scanners return records before they are stored",

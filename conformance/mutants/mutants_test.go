@@ -1,5 +1,3 @@
-//go:build conformance
-
 package mutants
 
 import (
@@ -19,8 +17,8 @@ var update = flag.Bool("update", false, "run the whole suite on every mutant and
 
 const tablePath = "../../docs/mutants.md"
 
-// allVariable: run the whole suite on each mutant, which takes minutes.
-const allVariable = "WALRIG_TEST_MUTANTS"
+// full: 20 seeds of the reference, and the whole suite on each mutant.
+var full = flag.Bool("full", false, "also run what takes minutes: every check on every mutant, 20 seeds of the reference")
 
 // quick are options for a backend in memory.
 func quick(seed uint64) conformance.Options {
@@ -60,9 +58,9 @@ func verdicts(t *testing.T, m Mutant, opt conformance.Options) (conformance.Repo
 }
 
 func TestReferencePassesWhateverTheSeed(t *testing.T) {
-	seeds := 20
-	if testing.Short() {
-		seeds = 2
+	seeds := 1
+	if *full || *update {
+		seeds = 20
 	}
 	for seed := 1; seed <= seeds; seed++ {
 		report, why := verdicts(t, Mutant{}, quick(uint64(seed)))
@@ -98,8 +96,8 @@ func TestEveryMutantIsKilledByItsClause(t *testing.T) {
 // Nothing else fails on it but what depends on that clause. The runs take minutes,
 // so they are made when the table is written, or asked for.
 func TestEveryMutantIsKilledThereAlone(t *testing.T) {
-	if !*update && os.Getenv(allVariable) == "" {
-		t.Skipf("the whole suite on every mutant takes minutes: set %s=1, or -update", allVariable)
+	if !*update && !*full {
+		t.Skip("every check on every mutant takes minutes: run it with -full, or make conformance")
 	}
 	var mu sync.Mutex
 	kills := map[string][]string{}

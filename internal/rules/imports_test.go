@@ -27,9 +27,12 @@ var rooms = map[string][]string{
 	"host/walmanager":          {"sdk", "host/wal"},
 	"host/config":              {"sdk", "host/pluginhost"},
 	"host/server":              {"sdk", "host"},
+	"host/bench":               {},
 	"host/cmd":                 {""},
+	"flusher":                  {"sdk", "flusher"},
 	"conformance/faultbackend": {"sdk", "conformance/faultbackend"},
-	"conformance":              {"sdk", "host/wal", "host/pluginhost", "conformance"},
+	"conformance":              {"sdk", "host/wal", "host/catalog", "host/pluginhost", "conformance"},
+	"internal/brokers":         {},
 	"internal":                 {""},
 }
 

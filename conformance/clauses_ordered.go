@@ -1,0 +1,23 @@
+package conformance
+
+var reorderClauses = []Clause{
+	{ID: "WAL-REORD-001", Level: LevelOrdered, Rule: 2, Depends: []string{"WAL-APP-002", "WAL-APP-005", "WAL-APP-007"},
+		Text: "Records that land out of tick order lie as they were appended; the host's scanner hands each out once, in tick order, when a time tick releases it, also one that waits at the end."},
+	{ID: "WAL-REORD-002", Level: LevelOrdered, Rule: 2, Depends: []string{"WAL-REORD-001"},
+		Text: "A record that is appended again is stored again, with an id of its own; the host's scanner hands it out once, whether the first waits or was released."},
+	{ID: "WAL-REORD-003", Level: LevelOrdered, Rule: 4, Depends: []string{"WAL-REORD-001"},
+		Text: "A record at or below a released tick that is no repeat ends the host's scanner with ErrCorrupt, or is dropped and counted, as its options say; nothing else is lost by it."},
+	{ID: "WAL-REORD-004", Level: LevelOrdered, Rule: 1, Depends: []string{"WAL-REORD-001", "WAL-APP-006", "WAL-LIFE-004", "WAL-LIFE-011"},
+		Text: "Over changes of the owner the host's scanner goes on in (term, tick) order; what a former owner left without a time tick comes at the next term's opening tick."},
+	{ID: "WAL-REORD-005", Level: LevelOrdered, Rule: 4, Depends: []string{"WAL-REORD-001", "WAL-SCAN-002"},
+		Text: "A reader that resumes at any checkpoint it was given gets what it had not got, and nothing else."},
+}
+
+var txnClauses = []Clause{
+	{ID: "WAL-TXN-001", Level: LevelOrdered, Rule: 2, Depends: []string{"WAL-REORD-001"},
+		Text: "A transaction is handed out whole and once, at its commit's tick, its records in tick order, however it is interleaved with others; one that is rolled back never is."},
+	{ID: "WAL-TXN-002", Level: LevelOrdered, Rule: 1, Depends: []string{"WAL-TXN-001", "WAL-REORD-004"},
+		Text: "A transaction goes on over re-opens within its term, and never appears if its term ends before its commit."},
+	{ID: "WAL-TXN-003", Level: LevelOrdered, Rule: 4, Depends: []string{"WAL-TXN-001", "WAL-REORD-005"},
+		Text: "A reader that resumes at any checkpoint inside interleaved transactions, those of their parts included, gets each transaction whole or, if it had it, not at all."},
+}
