@@ -95,6 +95,7 @@ func (e *engine) commit(requests []*request) {
 		return
 	}
 	died := e.publish(sealed)
+	done := e.finished[:0]
 	e.mu.Lock()
 	e.taken = nil
 	for _, r := range requests {
@@ -103,9 +104,18 @@ func (e *engine) commit(requests []*request) {
 			delete(e.leaving, r.log)
 			died = true
 		}
-		r.finishLocked(requestDone, nil)
+		if r.state == requestTaken {
+			r.state = requestDone
+			done = append(done, r)
+		}
 	}
 	e.mu.Unlock()
+	// Not under the lock: whoever wakes up wants it for the next append.
+	for _, r := range done {
+		close(r.done)
+	}
+	clear(done)
+	e.finished = done[:0]
 	if died || sealed != nil {
 		e.noteDead()
 	}

@@ -39,7 +39,9 @@ type engine struct {
 	full       bool                 // the last appends found the disk full
 	storedNext uint64               // the number of the next log that will be stored
 	stored     map[uint64]*logState // the logs that are in the store
-	chosen     []*logState          // scratch of one commit: the logs with open frames
+	// Scratch of one commit: the logs with open frames, and what it finished.
+	chosen   []*logState
+	finished []*request
 
 	// Of the keeper: died wakes it, kept is closed at its end.
 	died chan struct{}

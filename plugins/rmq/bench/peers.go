@@ -112,12 +112,12 @@ func (g *group) close() {
 // written before are used in turn, which is what recycling comes to.
 type bare struct {
 	*group
-	dir   string
-	turn  int // files that are used in turn, 0 for new ones that grow
-	file  *os.File
-	size  int64
-	n     int
-	buf   []byte
+	dir  string
+	turn int // files that are used in turn, 0 for new ones that grow
+	file *os.File
+	size int64
+	n    int
+	buf  []byte
 }
 
 const bareBytes = 16 << 20
