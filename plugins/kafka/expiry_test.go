@@ -120,17 +120,17 @@ func testOtherProducerID(t *testing.T, b *brokers.KafkaBroker) {
 	first, second := build(t, cfg), build(t, cfg)
 	old := mustOpen(t, first, rw("c", 1, 1)).(*handle)
 	mustAppend(t, old, "one")
-	until(t, "the transactional id has expired", func() bool {
-		time.Sleep(time.Second)
-		ctx, cancel := context.WithTimeout(context.Background(), bound)
-		defer cancel()
-		err := second.k.emptyAbort(ctx, txnID(old.l.topic), old.l.topic, old.p.who)
-		var code *answerError
-		return errors.As(err, &code) && code.code == codeInvalidPIDMapping
-	})
-	next := mustOpen(t, second, rw("c", 2, 1)).(*handle)
-	if next.p.who.pid == old.p.who.pid {
-		t.Fatalf("both have the producer id %d: the test proves nothing", next.p.who.pid)
+	var next *handle
+	for term := int64(2); ; term++ {
+		time.Sleep(expired) // any request would renew the transactional id
+		next = mustOpen(t, second, rw("c", term, 1)).(*handle)
+		if next.p.who.pid != old.p.who.pid {
+			break
+		}
+		if term == 5 {
+			t.Fatalf("the producer id is still %d: the transactional id does not expire here", next.p.who.pid)
+		}
+		old = next
 	}
 	for _, epoch := range []int16{old.p.who.epoch, old.p.who.epoch + 1, math.MaxInt16 - 1} {
 		if r := zombieBatch(t, second, old.l, producerID{old.p.who.pid, epoch}, 2, old.ch.Pair, "zombie"); !r.code.fences() {
