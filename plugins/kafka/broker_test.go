@@ -19,7 +19,7 @@ func TestNothingIsLostOrDoubledWhenTheBrokerIsKilled(t *testing.T) {
 	o := build(t, config(b.Addrs), quick)
 	history := newOracle()
 	c := hire(t, history, o, "c", 1, 8, time.Millisecond)
-	for range rounds(3, 10) {
+	for range rounds(2, 10) {
 		before := history.stored()
 		until(t, "records are acknowledged", func() bool { return history.stored() > before+200 })
 		must(t, b.Kill())
