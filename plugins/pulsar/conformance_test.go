@@ -3,6 +3,7 @@ package pulsar
 import (
 	"os"
 	"testing"
+	"time"
 
 	"github.com/walrig/walrig/conformance"
 )
@@ -14,6 +15,7 @@ func TestPulsarKeepsTheContractAsAPlugin(t *testing.T) {
 	must(t, err)
 	target, err := conformance.Plugin(conformance.PluginConfig{
 		Path: self, Backend: "pulsar", Config: s.cfg, Env: map[string]string{serveVariable: "1"},
+		StartTimeout:  2 * time.Minute, // the test binary is large, and the machine may be busy
 		TargetOptions: conformance.TargetOptions{Name: "pulsar"},
 	})
 	must(t, err)
