@@ -83,7 +83,9 @@ func TestAfterAFailedSyncNothingIsAcknowledgedUntilReopened(t *testing.T) {
 		{name: "write of the log", matches: func(op errorfs.Op) bool { return isLog(op) && op.Kind == errorfs.OpFileWriteAt }},
 		{name: "making a new segment", roll: true, matches: func(op errorfs.Op) bool { return isLog(op) && op.Kind == errorfs.OpCreate }},
 		{name: "sync of the folder", roll: true, matches: func(op errorfs.Op) bool { return isSync(op) && strings.HasSuffix(op.Path, "/log") }},
-		{name: "sync of a new segment", roll: true, matches: func(op errorfs.Op) bool { return op.Kind == errorfs.OpFileSync && isLog(op) }},
+		{name: "write of the next segment", roll: true, matches: func(op errorfs.Op) bool {
+			return op.Kind == errorfs.OpFileWriteAt && strings.HasSuffix(op.Path, "3.seg")
+		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, f := newFaultyStore(t)

@@ -26,50 +26,59 @@ const (
 // gives truncated ones back, and moves the rest out of those that are mostly
 // truncated. It needs nobody to wait for it.
 func (e *engine) keep() {
+	// Truncations come in swarms, one a channel: what died waits for more. The
+	// next segment may be wanted at once, and does not wait.
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	waiting := true
 	idle, stop := every(e.settings.idleAfter)
 	defer stop()
 	delay := e.settings.reclaimDelay
 	for {
-		var err error
-		if err = e.index(); err == nil {
-			err = e.supply.prepare()
+		select {
+		case <-e.died:
+			if !waiting {
+				timer.Reset(delay)
+				waiting = true
+			}
+		case <-timer.C:
+			waiting = false
+			if !e.tryReclaim(&delay) {
+				timer.Reset(delay)
+				waiting = true
+			}
+		case <-idle:
+			e.tryReclaim(&delay)
+		case <-e.stopped:
+			return
 		}
-		if err != nil && !vfs.IsNoSpaceError(err) {
+		if err := e.supply.prepare(); err != nil && !vfs.IsNoSpaceError(err) {
 			e.failed(fmt.Errorf("prepare a segment: %w", err))
 			return
 		}
-		select {
-		case <-e.died:
-		case <-idle:
-		case <-e.stopped:
-			return
-		}
-		// The next segment may be wanted at once, what died can wait for
-		// more: truncations come in swarms, one a channel.
-		if err = e.supply.prepare(); err != nil && !vfs.IsNoSpaceError(err) {
-			continue
-		}
-		timer.Reset(delay)
-		select {
-		case <-timer.C:
-		case <-e.stopped:
-			return
-		}
-		if err := e.reclaim(); err == nil {
-			delay = e.settings.reclaimDelay
-		} else if !errors.Is(err, errStopped) {
-			delay = min(2*max(delay, time.Millisecond), maxKeepDelay)
-			e.log.Warn("store: space could not be given back now; it is tried again", zap.String("cause", err.Error()), zap.Duration("in", delay))
-			e.noteDead()
-		}
+		e.index()
 	}
+}
+
+// tryReclaim gives space back, and reports false if that is to be tried again
+// after the delay.
+func (e *engine) tryReclaim(delay *time.Duration) bool {
+	err := e.reclaim()
+	switch {
+	case err == nil:
+		*delay = e.settings.reclaimDelay
+		return true
+	case errors.Is(err, errStopped):
+		return true
+	}
+	*delay = min(2*max(*delay, time.Millisecond), maxKeepDelay)
+	e.log.Warn("store: space could not be given back now; it is tried again", zap.String("cause", err.Error()), zap.Duration("in", *delay))
+	return false
 }
 
 // index writes the index files that are missing. One that cannot be written is
 // only missed by the next opening, which reads the segment instead.
-func (e *engine) index() error {
+func (e *engine) index() {
 	e.set.mu.RLock()
 	var todo []*segment
 	for _, g := range e.set.list[:len(e.set.list)-1] {
@@ -86,7 +95,6 @@ func (e *engine) index() error {
 			e.set.mu.Unlock()
 		}
 	}
-	return nil
 }
 
 func (e *engine) indexOne(g *segment) error {

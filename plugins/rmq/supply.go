@@ -121,10 +121,10 @@ func (s *supply) prepareLocked(fill bool) error {
 		return fmt.Errorf("make %q: %w", path, err)
 	}
 	if !recycled && fill {
-		size, err = s.zeros(file)
-	}
-	if err == nil && !recycled {
-		err = file.Sync()
+		// Synced once here, so that the first commit need not.
+		if size, err = s.zeros(file); err == nil {
+			err = file.Sync()
+		}
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("prepare %q: %w", path, err), file.Close(), s.fs.Remove(path))
