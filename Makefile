@@ -24,7 +24,7 @@ help: ## print this help
 .PHONY: build
 build: ## build bin/walrig and bin/walrig-plugin-*
 	@mkdir -p bin
-	go build -ldflags '$(LDFLAGS)' -o bin/ ./host/cmd/walrig ./plugins/rmq/cmd/walrig-plugin-rmq ./conformance/faultbackend/cmd/walrig-plugin-fault
+	go build -ldflags '$(LDFLAGS)' -o bin/ ./host/cmd/... ./plugins/rmq/cmd/... ./plugins/kafka/cmd/... ./plugins/pulsar/cmd/... ./conformance/faultbackend/cmd/...
 
 .PHONY: run
 run: build ## build, and serve in the foreground (LISTEN=127.0.0.1:7700 DATA_DIR=./walrig-data ARGS=)
@@ -37,6 +37,10 @@ test: ## run every test with the race detector
 .PHONY: test-short
 test-short: ## run the quick tests, without the race detector and without brokers
 	go test -short -timeout 5m $(GOTESTFLAGS) ./...
+
+.PHONY: conformance
+conformance: ## run the whole conformance matrix: every mutant and check, 20 seeds of the reference, every way in
+	go test -timeout 60m $(GOTESTFLAGS) ./conformance ./conformance/mutants -count=1 -full
 
 .PHONY: lint
 lint: verify-proto verify-mod ## check style, the protocol files, generated code and go.mod
@@ -69,9 +73,14 @@ verify-mod: ## check that go.mod is tidy
 fix-mod: ## tidy go.mod
 	go mod tidy
 
+.PHONY: test-modules
+test-modules: ## build and test the modules that have a go.mod of their own
+	tools/test-modules
+
 .PHONY: docs
-docs: ## write the generated pages of docs/ anew
+docs: ## write the generated pages of docs/ and conformance/ anew
 	go test ./host/config ./host/server ./host/cmd/walrig -run 'Docs' -count=1 -update
+	go test ./conformance -run 'TestSpecIsTheTable|TestSchemaIsTheTypes' -count=1 -update
 
 .PHONY: bench
 bench: ## run the Go benchmarks

@@ -31,7 +31,7 @@ func (c check) ID() string { return c.Clause + "/" + c.Name }
 // allChecks returns every check in the order of the specification.
 func allChecks() []check {
 	return slices.Concat(lifecycleChecks, appendChecks, scanChecks, idChecks, limitChecks, errorChecks,
-		readOnlyChecks, fencingChecks, truncateChecks, dropChecks, unknownChecks, restartChecks,
+		reorderChecks, txnChecks, readOnlyChecks, fencingChecks, truncateChecks, dropChecks, unknownChecks, restartChecks,
 		crashChecks, sharedChecks, auditChecks, soakChecks)
 }
 

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/walrig/walrig/sdk/message"
@@ -132,7 +133,7 @@ func checkFields(t *T) {
 				LastConfirmed: message.ID(t.bytes(20)), Properties: map[string]string{"k": "v"}, Payload: []byte("x"),
 			})
 	}
-	ids := h.append(want...)
+	ids := h.appendEach(want...)
 	t.expectLog(h.messages(), want, ids, "the log of records of every type")
 }
 
@@ -250,14 +251,28 @@ func checkAppendWithEndedContext(t *T) {
 func checkAppendContext(t *T) {
 	c := t.channel()
 	o := newOracle(t)
+	const records = 20 // which takes long enough for a context to end under way
+	batch := func(prefix string, i int) []string {
+		out := make([]string, records)
+		for k := range out {
+			out[k] = fmt.Sprintf("%s-%d", prefix, i*records+k)
+		}
+		return out
+	}
 	h := t.open(c, 1, 1)
+	most := o.appendTime(h, func(i int) []string { return batch("plain", i) }) + time.Millisecond/4
 	incarnation := int64(1)
-	for round := range 8 {
+	var under atomic.Int64
+	for round := range 4 {
 		unknown := o.unknown
 		t.parallel(4, func(w int) {
-			for i := range 10 {
-				ctx, cancel := context.WithTimeout(t.ctx, t.duration(3*time.Millisecond))
-				o.append(ctx, h, fmt.Sprintf("%d-%d-%d", round, w, i))
+			for i := range 20 {
+				ctx, cancel := context.WithTimeout(t.ctx, 1+t.someTime(most))
+				alive := ctx.Err() == nil
+				o.appendBatch(ctx, h, batch(fmt.Sprintf("%d-%d", round, w), i)...)
+				if alive && ctx.Err() != nil {
+					under.Add(1)
+				}
 				cancel()
 			}
 		})
@@ -267,11 +282,12 @@ func checkAppendContext(t *T) {
 			h = t.open(c, 1, incarnation)
 		}
 	}
-	if o.unknown == 0 {
-		t.remarkf("no outcome was unknown in 320 appends with short deadlines")
-	}
 	h.close()
 	o.verify(t.open(c, 2, 1).messages())
+	if under.Load() == 0 {
+		t.notRun("no context ended under way in 320 appends: each took less time than a context can be given")
+	}
+	t.notef("%d contexts ended under way", under.Load())
 }
 
 func checkBuffers(t *T) {

@@ -82,8 +82,7 @@ func checkOutcomesAreWhole(t *T) {
 	h := t.open(t.channel(), 1, 1)
 	limit := t.description().Limits.MaxMessageBytes
 	if limit > most {
-		t.remarkf("a limit of %d bytes was not tried", limit)
-		return
+		t.notRun("a limit of %d bytes is above what the suite tries, %d", limit, most)
 	}
 	_, err := h.tryAppend(t.ctx, data("a"), message.Message{Type: message.TypeData, Payload: make([]byte, limit+1)}, data("b"))
 	var batch *walimpls.BatchError

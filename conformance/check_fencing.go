@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -224,6 +225,10 @@ func checkFencingStorm(t *T) {
 	for i := range log {
 		p := walimpls.Pair{Term: log[i].Term, Incarnation: log[i].Incarnation}
 		t.expect(p.Compare(highest) >= 0, "pairs never decrease along the log; %s lies behind a record of %s", showBatch(log[i:i+1]), highest)
+		if log[i].Type != message.TypeFence {
+			by, _, _ := strings.Cut(string(log[i].Payload), "/")
+			t.expect(by == p.String(), "a record that a handle was asked to store carries its pair and lies before the fence record of the next; %s is of %s", showBatch(log[i:i+1]), by)
+		}
 		t.expect(p == highest || log[i].Type == message.TypeFence, "a handle's first record is its fence record; %s is the first of %s", showBatch(log[i:i+1]), p)
 		highest = p
 	}

@@ -17,6 +17,7 @@ const (
 	LevelFenced   Level = "Fenced"
 	LevelTruncate Level = "Truncate"
 	LevelDrop     Level = "Drop"
+	LevelOrdered  Level = "Ordered"
 	LevelDurable  Level = "Durable"
 	LevelShared   Level = "Shared"
 	LevelSpace    Level = "Space"
@@ -46,6 +47,7 @@ type levelInfo struct {
 
 var levelTable = []levelInfo{
 	{LevelCore, "", false, "what every backend does: open, append, read, ids, limits, errors, close"},
+	{LevelOrdered, "", false, "the host's scanner makes ordered records and whole transactions of it, from any checkpoint"},
 	{LevelReadOnly, CapReadOnly, false, "read-only handles"},
 	{LevelFenced, CapFencing, false, "an old owner is kept out, whatever it does"},
 	{LevelTruncate, CapTruncation, false, "the log can be cut, and a reader learns of it"},
@@ -100,12 +102,16 @@ type Clause struct {
 	// Text is the clause.
 	Text string
 	// Depends lists clauses without which this one can hardly be kept: where one
-	// of them fails it is to be looked at first. Every clause depends on the roots.
+	// of them fails it is to be looked at first. Every clause depends on the roots,
+	// which are seen through each other.
 	Depends []string
+	// Because is why it depends on them.
+	Because string
 }
 
-// roots are the clauses that every check uses.
-var roots = []string{"WAL-LIFE-003", "WAL-APP-001", "WAL-SCAN-001"}
+// roots are the clauses that every check uses: it opens a log, appends single
+// records and batches, and reads them.
+var roots = []string{"WAL-LIFE-003", "WAL-APP-001", "WAL-APP-002", "WAL-SCAN-001"}
 
 // groupTable gives the groups their names, in the order of the specification.
 var groupTable = []struct{ Prefix, Name, Doc string }{
@@ -115,6 +121,8 @@ var groupTable = []struct{ Prefix, Name, Doc string }{
 	{"ID", "ids", "layout, order, round trips, foreign ids"},
 	{"LIM", "limits", "sizes of records and batches"},
 	{"ERR", "errors", "types, codes, what they carry"},
+	{"REORD", "reorder", "tick order through the host's scanner, repeats, late records, terms, resumption"},
+	{"TXN", "txn", "transactions through the host's scanner"},
 	{"RO", "read-only", "read-only handles"},
 	{"FENCE", "fencing", "owners, zombies, late opens"},
 	{"TRUNC", "truncate", "effect, repetition, readers below the cut, space"},
@@ -154,12 +162,9 @@ func (c Clause) needs() []Capability {
 
 // depends returns the ids of all clauses that c depends on, the roots included.
 func (c Clause) depends() []string {
-	if slices.Contains(roots, c.ID) {
-		return c.Depends
-	}
 	out := slices.Clone(c.Depends)
 	for _, r := range roots {
-		if !slices.Contains(out, r) {
+		if r != c.ID && !slices.Contains(out, r) {
 			out = append(out, r)
 		}
 	}
@@ -169,7 +174,7 @@ func (c Clause) depends() []string {
 // Clauses returns the whole table, in the order of the specification.
 func Clauses() []Clause {
 	all := slices.Concat(lifecycleClauses, appendClauses, scanClauses, idClauses, limitClauses, errorClauses,
-		readOnlyClauses, fencingClauses, truncateClauses, dropClauses, unknownClauses, restartClauses,
+		reorderClauses, txnClauses, readOnlyClauses, fencingClauses, truncateClauses, dropClauses, unknownClauses, restartClauses,
 		crashClauses, sharedClauses, auditClauses, soakClauses)
 	return all
 }

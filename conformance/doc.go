@@ -15,8 +15,10 @@
 //     SPEC.md is generated from it.
 //  2. A check proves one clause; a clause may have several checks. The checks are
 //     data (check_*.go). A check that needs what the backend does not claim is
-//     "not claimed", one that needs what the target cannot do (such as being
-//     killed) or that was not asked for is "not run". Neither counts as passed.
+//     "not claimed", and so is one whose clause is empty for it: there are no holes
+//     in ids that are consecutive. One that needs what the target cannot do (such
+//     as being killed), that was not asked for, or that could not make happen what
+//     its clause is about, is "not run". Neither counts as passed.
 //  3. Every call that a check makes is bounded, traced and counted. A call that
 //     does not return in time fails its check, whatever it ignores.
 //  4. The order of the checks, and what they draw, follow from the seed. A check
@@ -25,12 +27,15 @@
 //     those that stop or kill it, which have it alone, afterwards.
 //  6. Channel names are unique to the run. What a check made is dropped when it
 //     ends, where the backend can drop; else the report lists it.
-//  7. A level is reached when each of its clauses that the backend claims has
+//  7. An unknown outcome is made by contexts that end under way and by a connection
+//     that breaks: a plugin is killed, a socket is cut (provoke.go).
+//  8. A level is reached when each of its clauses that the backend claims has
 //     passed; a waived, failed or not run clause keeps it from being reached. A
 //     run that executed no check fails.
 //
-// The groups reorder and txn, and the level Ordered that they prove, come with
-// the host's scanner; until then they do not exist.
+// The groups reorder and txn judge a backend by what the host's own scanner makes
+// of its Read (ordered.go): it writes a log as an owner does, and compares with a
+// naive model.
 //
 // conformance/faultbackend is the reference, conformance/mutants proves that the
 // suite sees what it claims to see, FOUND.md lists what it found.

@@ -1,5 +1,3 @@
-//go:build conformance
-
 package conformance
 
 import (
@@ -39,6 +37,9 @@ func TestTablesAreSound(t *testing.T) {
 		seen[c.ID] = true
 		if c.Group() == strings.Split(c.ID, "-")[1] || c.Text == "" || !slices.Contains(Levels(), c.Level) {
 			t.Errorf("%s has no group, text or level", c.ID)
+		}
+		if (len(c.Depends) > 0) != (c.Because != "") {
+			t.Errorf("%s depends on others without a reason, or has a reason without them", c.ID)
 		}
 		for _, d := range c.Depends {
 			if _, ok := clauses[d]; !ok {

@@ -46,7 +46,12 @@ func (r Report) WriteTable(w io.Writer) error {
 	}
 	tw := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(tw, "CLAUSE\tLEVEL\tVERDICT\tTIME\tNOTE")
+	selected := 0
 	for _, c := range r.Clauses {
+		if c.Verdict == NotRun && c.Reason == notSelected {
+			continue
+		}
+		selected++
 		note := c.Reason
 		for _, k := range c.Checks {
 			if note == "" && len(k.Notes) > 0 {
@@ -58,12 +63,15 @@ func (r Report) WriteTable(w io.Writer) error {
 	if err := tw.Flush(); err != nil {
 		return err
 	}
+	if n := len(r.Clauses) - selected; n > 0 {
+		out.printf("%d more were not selected\n", n)
+	}
 	out.printf("\n")
 	for _, s := range r.Warnings {
 		out.printf("warning: %s\n", s)
 	}
 	if len(r.Left) > 0 {
-		out.printf("left behind, because the backend cannot drop: %s\n", strings.Join(r.Left, ", "))
+		out.printf("left behind, because the backend cannot drop: %s\n", some(r.Left))
 	}
 	tw = tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(tw, "LEVEL\tSTATE\tPASS\tFAIL\tWAIVED\tNOT CLAIMED\tNOT RUN")
@@ -78,6 +86,15 @@ func (r Report) WriteTable(w io.Writer) error {
 		out.printf("  %s\n", reason)
 	}
 	return out.err
+}
+
+// some shows a few of many names; the JSON report has them all.
+func some(names []string) string {
+	const few = 3
+	if len(names) <= few {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
 }
 
 // keeper writes and remembers the first error.

@@ -28,6 +28,8 @@ type Options struct {
 	Levels []Level
 	// Seed gives order and draws; 0 takes a new one.
 	Seed uint64
+	// InOrder starts the checks in the order of the specification, not shuffled.
+	InOrder bool
 	// Parallel is how many checks run side by side; 0 means DefaultParallel.
 	Parallel int
 	// Waivers excuse clauses; see ReadWaivers.
@@ -40,6 +42,10 @@ type Options struct {
 	// say that nothing comes. 0 means the defaults. Shorter ones are for backends
 	// in memory.
 	Bound, Grace, Quiet time.Duration
+	// SpaceReserve is how many bytes a store may keep for itself behind a
+	// truncation. 0 means 64 MiB, which is also the most that is granted; less is
+	// stricter, and takes less time.
+	SpaceReserve int64
 	// Progress is called when a check ends, one call at a time.
 	Progress func(Progress)
 	// Host identifies the program that runs the suite, for the report.
@@ -56,7 +62,7 @@ const (
 	DefaultParallel = 6
 	DefaultSoak     = 3 * time.Second
 	DefaultBound    = 30 * time.Second
-	DefaultGrace    = 3 * time.Second
+	DefaultGrace    = 10 * time.Second
 	DefaultQuiet    = 150 * time.Millisecond
 )
 
@@ -79,6 +85,9 @@ func (o Options) withDefaults() Options {
 	set(&o.Bound, DefaultBound)
 	set(&o.Grace, DefaultGrace)
 	set(&o.Quiet, DefaultQuiet)
+	if o.SpaceReserve <= 0 || o.SpaceReserve > spaceReserve {
+		o.SpaceReserve = spaceReserve
+	}
 	if o.Parallel <= 0 {
 		o.Parallel = DefaultParallel
 	}
@@ -200,9 +209,11 @@ func (r *run) execute(ctx context.Context, selected map[string]bool) {
 		}
 	}
 	total := len(shared) + len(alone)
-	order := mathrand.New(mathrand.NewPCG(r.opt.Seed, 0))
-	order.Shuffle(len(shared), func(i, j int) { shared[i], shared[j] = shared[j], shared[i] })
-	order.Shuffle(len(alone), func(i, j int) { alone[i], alone[j] = alone[j], alone[i] })
+	if !r.opt.InOrder {
+		order := mathrand.New(mathrand.NewPCG(r.opt.Seed, 0))
+		order.Shuffle(len(shared), func(i, j int) { shared[i], shared[j] = shared[j], shared[i] })
+		order.Shuffle(len(alone), func(i, j int) { alone[i], alone[j] = alone[j], alone[i] })
+	}
 
 	queue := make(chan check)
 	var wg sync.WaitGroup
@@ -223,10 +234,12 @@ func (r *run) execute(ctx context.Context, selected map[string]bool) {
 	}
 }
 
+const notSelected = "not selected"
+
 // mayRun returns the verdict of a check that does not run, and why.
 func (r *run) mayRun(c check, cl Clause, selected map[string]bool) (Verdict, string) {
 	if !selected[c.ID()] {
-		return NotRun, "not selected"
+		return NotRun, notSelected
 	}
 	for _, n := range cl.needs() {
 		if !r.claims[n] {
@@ -271,7 +284,7 @@ func (r *run) one(parent context.Context, c check, total int) {
 	fail := guard(func() { c.Run(t) })
 	took := time.Since(began)
 	left, problems := t.cleanup()
-	if c.Alone && fail != nil {
+	if c.Alone && fail != nil && fail.verdict == "" {
 		// It may have left the instance in any state.
 		if err := r.closeInstance(parent); err != nil {
 			problems = append(problems, "stopping the backend: "+err.Error())
@@ -284,7 +297,11 @@ func (r *run) one(parent context.Context, c check, total int) {
 	for _, p := range problems {
 		res.Warnings = append(res.Warnings, "clean-up: "+p)
 	}
-	if fail != nil {
+	switch {
+	case fail == nil:
+	case fail.verdict != "":
+		res.Verdict, res.Reason = fail.verdict, fail.text
+	default:
 		res.Verdict = Fail
 		if parent.Err() != nil {
 			res.Verdict, res.Reason = NotRun, "the run was interrupted"
@@ -409,6 +426,27 @@ func (t *T) kill() {
 		return "dead", t.opener().(Killer).Kill(ctx)
 	})
 	t.expect(err == nil, "the backend can be killed; got %v", err)
+	t.forgetHandles()
+}
+
+// breaker returns what breaks the connection to the backend, nil if the target
+// has nothing of the kind. Only a check that runs alone may use it.
+func (t *T) breaker() func(context.Context) error {
+	switch i := t.opener().(type) {
+	case Breaker:
+		return i.Break
+	case Killer:
+		return i.Kill
+	}
+	return nil
+}
+
+// breakOff loses the connection to the backend, and with it what was under way.
+func (t *T) breakOff() {
+	err := t.call(t.ctx, t.run.opt.Bound, "break the connection", func(ctx context.Context) (string, error) {
+		return "broken", t.breaker()(ctx)
+	})
+	t.expect(err == nil, "the connection to the backend can be broken; got %v", err)
 	t.forgetHandles()
 }
 

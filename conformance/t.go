@@ -33,9 +33,12 @@ type T struct {
 	notes    []string
 }
 
-// failure is what a failing check panics with; guard catches it.
+// failure is what a check that ends early panics with; guard catches it.
 type failure struct {
 	text string
+	// verdict is "" for a check that failed, and otherwise why it did not prove
+	// its clause; see notRun and notClaimed.
+	verdict Verdict
 }
 
 // newT makes the T of one run of a check.
@@ -52,6 +55,18 @@ func newT(ctx context.Context, r *run, c check) *T {
 // fatalf ends the check: what was expected, and what came instead.
 func (t *T) fatalf(format string, args ...any) {
 	panic(failure{text: fmt.Sprintf(format, args...)})
+}
+
+// notRun ends a check that could not make happen what its clause is about. It
+// must never count as passed.
+func (t *T) notRun(format string, args ...any) {
+	panic(failure{text: fmt.Sprintf(format, args...), verdict: NotRun})
+}
+
+// notClaimed ends a check whose clause is empty for this backend: the form of its
+// ids, or what it says of itself, leaves nothing that could be right or wrong.
+func (t *T) notClaimed(format string, args ...any) {
+	panic(failure{text: fmt.Sprintf(format, args...), verdict: NotClaimed})
 }
 
 // expect fails the check unless ok.
@@ -269,18 +284,24 @@ func (t *T) cleanup() (left []string, problems []string) {
 		}
 		return left, problems
 	}
+	var mu sync.Mutex // guards left and problems
 	for c, term := range channels {
-		fail := guard(func() {
-			err := t.call(ctx, t.run.opt.Bound, fmt.Sprintf("clean up: Drop(%s, %d)", c, term), func(ctx context.Context) (string, error) {
-				return "ok", t.opener().Drop(ctx, c, max(term, 1))
+		wg.Go(func() {
+			fail := guard(func() {
+				err := t.call(ctx, t.run.opt.Bound, fmt.Sprintf("clean up: Drop(%s, %d)", c, term), func(ctx context.Context) (string, error) {
+					return "ok", t.opener().Drop(ctx, c, max(term, 1))
+				})
+				t.expect(err == nil, "%v", err)
 			})
-			t.expect(err == nil, "%v", err)
+			if fail != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				left = append(left, c)
+				problems = append(problems, "dropping "+c+": "+fail.text)
+			}
 		})
-		if fail != nil {
-			left = append(left, c)
-			problems = append(problems, "dropping "+c+": "+fail.text)
-		}
 	}
+	wg.Wait()
 	return left, problems
 }
 

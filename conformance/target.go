@@ -39,6 +39,13 @@ type Killer interface {
 	Kill(ctx context.Context) error
 }
 
+// Breaker is an Instance whose connection to the backend can be lost, so that the
+// outcome of what is under way is not known. After Break the same Instance serves
+// again. A Killer breaks its connection by its Kill.
+type Breaker interface {
+	Break(ctx context.Context) error
+}
+
 // ConfigChecker is a Target that can try another configuration.
 type ConfigChecker interface {
 	// CheckConfig returns what the backend says to its configuration with extra
@@ -70,6 +77,9 @@ type TargetOptions struct {
 	Name string
 	// StorePath is the folder or file of the store, to measure it; "" if unknown.
 	StorePath string
+	// Size measures a store that is no folder of this machine, in bytes. Without
+	// StorePath and Size the checks on space do not run.
+	Size func(ctx context.Context) (int64, error)
 	// Command repeats the run; see TargetInfo.
 	Command string
 }
@@ -117,7 +127,7 @@ func (p *inProcess) CheckConfig(ctx context.Context, extra walimpls.Config) erro
 	return o.Close(ctx)
 }
 
-func (p *inProcess) Size(context.Context) (int64, error) { return sizeOf(p.opt.StorePath) }
+func (p *inProcess) Size(ctx context.Context) (int64, error) { return p.opt.size(ctx) }
 
 type linked struct {
 	walimpls.Opener
@@ -145,10 +155,17 @@ func merge(a, b walimpls.Config) walimpls.Config {
 // errNoSize says that a target does not know where its store is.
 var errNoSize = errors.New("the store's size is not known to the suite")
 
-func sizeOf(path string) (int64, error) {
-	if path == "" {
+func (o TargetOptions) size(ctx context.Context) (int64, error) {
+	switch {
+	case o.Size != nil:
+		return o.Size(ctx)
+	case o.StorePath == "":
 		return 0, errNoSize
 	}
+	return sizeOf(o.StorePath)
+}
+
+func sizeOf(path string) (int64, error) {
 	var total int64
 	err := filepath.WalkDir(path, func(_ string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {

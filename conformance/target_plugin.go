@@ -110,7 +110,7 @@ func (p *pluginTarget) CheckConfig(ctx context.Context, extra walimpls.Config) e
 	return err
 }
 
-func (p *pluginTarget) Size(context.Context) (int64, error) { return sizeOf(p.cfg.StorePath) }
+func (p *pluginTarget) Size(ctx context.Context) (int64, error) { return p.cfg.size(ctx) }
 
 type process struct {
 	*pluginhost.Plugin

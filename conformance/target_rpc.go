@@ -3,10 +3,10 @@ package conformance
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 
 	"github.com/walrig/walrig/sdk/plugin/plugintest"
-	"github.com/walrig/walrig/sdk/plugin/remote"
 	"github.com/walrig/walrig/sdk/walimpls"
 )
 
@@ -28,33 +28,65 @@ func (o *overRPC) Info() TargetInfo {
 }
 
 func (o *overRPC) Start(ctx context.Context) (Instance, error) {
-	h := plugintest.Start(o.tb, o.builder)
-	i := &served{Client: h.Client, harness: h}
-	if err := h.Client.Configure(ctx, o.cfg); err != nil {
-		return nil, errors.Join(err, i.Close(ctx))
-	}
-	return i, nil
+	s := &served{target: o}
+	return s, s.serve(ctx, o.cfg)
 }
 
 func (o *overRPC) CheckConfig(ctx context.Context, extra walimpls.Config) error {
-	h := plugintest.Start(o.tb, o.builder)
-	i := &served{Client: h.Client, harness: h}
-	err := h.Client.Configure(ctx, merge(o.cfg, extra))
-	return errors.Join(err, i.Close(ctx))
+	s := &served{target: o}
+	return errors.Join(s.serve(ctx, merge(o.cfg, extra)), s.Close(ctx))
 }
 
+// served is one client and the backend behind it; Break replaces both.
 type served struct {
-	*remote.Client
+	target *overRPC
+
+	mu      sync.Mutex // guards harness
 	harness *plugintest.Harness
 }
 
+func (s *served) serve(ctx context.Context, cfg walimpls.Config) error {
+	h := plugintest.Start(s.target.tb, s.target.builder)
+	s.mu.Lock()
+	s.harness = h
+	s.mu.Unlock()
+	if err := h.Client.Configure(ctx, cfg); err != nil {
+		return errors.Join(err, s.Close(ctx))
+	}
+	return nil
+}
+
+func (s *served) current() *plugintest.Harness {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.harness
+}
+
+func (s *served) Open(ctx context.Context, opt walimpls.OpenOptions) (walimpls.WAL, error) {
+	return s.current().Client.Open(ctx, opt)
+}
+
+func (s *served) Drop(ctx context.Context, channel string, term int64) error {
+	return s.current().Client.Drop(ctx, channel, term)
+}
+
 func (s *served) Description(ctx context.Context) (walimpls.Description, error) {
-	return s.Describe(ctx)
+	return s.current().Client.Describe(ctx)
 }
 
 // Close ends the client and then the backend behind it, as a process would end.
 func (s *served) Close(ctx context.Context) error {
-	err := s.Client.Close(ctx)
-	s.harness.Kill()
-	return errors.Join(err, s.harness.Server.Close(ctx))
+	h := s.current()
+	err := h.Client.Close(ctx)
+	h.Kill()
+	return errors.Join(err, h.Server.Close(ctx))
+}
+
+// Break cuts the connection: no answer comes any more, while what was handed over
+// is done. Then the backend ends, and another takes its place.
+func (s *served) Break(ctx context.Context) error {
+	h := s.current()
+	h.Kill()
+	err := errors.Join(h.Client.Close(ctx), h.Server.Close(ctx))
+	return errors.Join(err, s.serve(ctx, s.target.cfg))
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"io/fs"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -85,6 +86,26 @@ func (s *Store) Records(channel string) []message.Message {
 		return slices.Clone(l.recs)
 	}
 	return nil
+}
+
+// Channels returns the names of the logs that are there, sorted.
+func (s *Store) Channels() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.logs))
+}
+
+// Bytes returns the size of all records that are there.
+func (s *Store) Bytes() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var n int64
+	for _, l := range s.logs {
+		for i := range l.recs {
+			n += int64(l.recs[i].Size())
+		}
+	}
+	return n
 }
 
 // ready opens the file if that was not done yet. Without create a missing file

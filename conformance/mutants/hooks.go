@@ -19,6 +19,9 @@ type Mutant struct {
 	Defect string
 	// Clause is the clause that it breaks.
 	Clause string
+	// Also are clauses whose checks must fail too: those that nothing can break
+	// but what breaks Clause, and those through which the defect reaches a host.
+	Also []string
 	// Source is where such a defect was seen: a case of the public reports, or "".
 	Source string
 
@@ -40,6 +43,7 @@ type hooks struct {
 	truncate func(w *wal, ctx context.Context, before message.ID) error
 	bounds   func(w *wal, ctx context.Context) (walimpls.Bounds, error)
 	close    func(w *wal, ctx context.Context) error
+	size     func(stored, appended int64) int64
 }
 
 // disk is what outlives a kill.
@@ -50,6 +54,8 @@ type disk struct {
 	lives int
 	notes map[message.ID]message.Message // for mutants that store beside the log
 	owner map[string]*wal                // the newest handle of each channel, over all lives
+	size  func(stored, appended int64) int64
+	grown int64 // bytes that were ever appended
 }
 
 // Limits of the reference: small enough to try them all quickly.
@@ -93,7 +99,24 @@ func (t *target) Start(ctx context.Context) (conformance.Instance, error) {
 	if l.hooks.fresh {
 		l.disk = newDisk()
 	}
+	if l.hooks.size != nil {
+		t.disk.mu.Lock()
+		t.disk.size = l.hooks.size
+		t.disk.mu.Unlock()
+	}
 	return l, l.boot(ctx)
+}
+
+// Size implements conformance.Sizer.
+func (t *target) Size(context.Context) (int64, error) {
+	stored := t.disk.store.Bytes()
+	t.disk.mu.Lock()
+	size, grown := t.disk.size, t.disk.grown
+	t.disk.mu.Unlock()
+	if size != nil {
+		return size(stored, grown), nil
+	}
+	return stored, nil
 }
 
 // CheckConfig implements conformance.ConfigChecker.
@@ -241,6 +264,11 @@ type wal struct {
 func (w *wal) Channel() walimpls.Channel { return w.channel }
 
 func (w *wal) Append(ctx context.Context, batch []message.Message) ([]message.ID, error) {
+	w.life.disk.mu.Lock()
+	for i := range batch {
+		w.life.disk.grown += int64(batch[i].Size())
+	}
+	w.life.disk.mu.Unlock()
 	if w.hooks.append != nil {
 		return w.hooks.append(w, ctx, batch)
 	}

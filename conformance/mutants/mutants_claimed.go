@@ -125,7 +125,7 @@ var claimedMutants = []Mutant{
 			defer owner.mu.Unlock()
 			return old.channel.Term < owner.channel.Term && owner.count == 0
 		})},
-	{Name: "never-fences", Clause: "WAL-FENCE-003", Defect: "an old term writes for ever",
+	{Name: "never-fences", Clause: "WAL-FENCE-003", Also: []string{"WAL-AUD-004"}, Defect: "an old term writes for ever",
 		hooks: zombie(func(old, owner *wal) bool { return old.channel.Term < owner.channel.Term })},
 	{Name: "same-term-zombie", Clause: "WAL-FENCE-004", Defect: "an earlier handle of the same term writes on",
 		hooks: zombie(func(old, owner *wal) bool { return old.channel.Term == owner.channel.Term })},

@@ -18,7 +18,7 @@ import (
 
 // All returns the mutants.
 func All() []Mutant {
-	return slices.Concat(lifecycleMutants, appendMutants, scanMutants, limitMutants, errorMutants, claimedMutants, unknownMutants, crashMutants)
+	return slices.Concat(rootMutants, lifecycleMutants, appendMutants, scanMutants, limitMutants, errorMutants, orderedMutants, claimedMutants, truncateMutants, unknownMutants, restartMutants, crashMutants)
 }
 
 // only makes hooks that need no state.
@@ -147,23 +147,21 @@ func (s *scanner) markClosed() error {
 }
 
 var appendMutants = []Mutant{
-	{Name: "reverses-batches", Clause: "WAL-APP-002", Source: "K-04", Defect: "large batches are stored back to front",
+	{Name: "reverses-batches", Clause: "WAL-APP-002", Source: "K-04", Defect: "a batch is stored back to front",
 		hooks: only(hooks{append: func(w *wal, ctx context.Context, batch []message.Message) ([]message.ID, error) {
-			if len(batch) == 64 {
-				batch = slices.Clone(batch)
-				slices.Reverse(batch)
-			}
+			batch = slices.Clone(batch)
+			slices.Reverse(batch)
 			return w.WAL.Append(ctx, batch)
 		}})},
 	{Name: "empty-payload-is-null", Clause: "WAL-APP-003", Source: "S-02", Defect: "an empty payload comes back as the word null",
 		hooks: only(hooks{append: rewritten(func(m *message.Message) {
-			if len(m.Payload) == 0 && m.Type == message.TypeData && m.VChannel == "" && m.Properties == nil {
+			if len(m.Payload) == 0 {
 				m.Payload = []byte("null")
 			}
 		})})},
 	{Name: "payload-is-text", Clause: "WAL-APP-003", Defect: "a payload ends at its first zero byte",
 		hooks: only(hooks{append: rewritten(func(m *message.Message) {
-			if at := bytes.IndexByte(m.Payload, 0); at >= 0 && len(m.Payload) < 1000 {
+			if at := bytes.IndexByte(m.Payload, 0); at >= 0 && m.Size() <= limits.MaxMessageBytes {
 				m.Payload = m.Payload[:at]
 			}
 		})})},
@@ -173,7 +171,7 @@ var appendMutants = []Mutant{
 			maps.DeleteFunc(p, func(_, v string) bool { return v == "" })
 			m.Properties = p
 		})})},
-	{Name: "loses-txn-id", Clause: "WAL-APP-005", Defect: "the transaction id is lost",
+	{Name: "loses-txn-id", Clause: "WAL-APP-005", Also: []string{"WAL-TXN-001"}, Defect: "the transaction id is lost",
 		hooks: only(hooks{append: rewritten(func(m *message.Message) { m.TxnID = 0 })})},
 	{Name: "trusts-the-appender", Clause: "WAL-APP-006", Defect: "a record keeps the term that the appender put into it",
 		hooks: func(l *life) hooks {
@@ -206,7 +204,7 @@ var appendMutants = []Mutant{
 			}
 			return w.WAL.Append(ctx, batch)
 		}})},
-	{Name: "loses-under-concurrency", Clause: "WAL-APP-008", Source: "M-23", Defect: "of two concurrent appends one is now and then lost, and acknowledged",
+	{Name: "loses-under-concurrency", Clause: "WAL-APP-008", Also: []string{"WAL-SOAK-001"}, Source: "M-23", Defect: "of two concurrent appends one is now and then lost, and acknowledged",
 		hooks: only(hooks{append: meeting(func(a, b *met) {
 			_ = a.run()
 			b.ids, b.err = a.ids, a.err
@@ -238,9 +236,7 @@ var appendMutants = []Mutant{
 				l.disk.mu.Lock()
 				defer l.disk.mu.Unlock()
 				for i := range ids {
-					if len(batch) == 8 {
-						l.disk.notes[ids[i]+message.ID(w.channel.StoreID)] = batch[i]
-					}
+					l.disk.notes[ids[i]+message.ID(w.channel.StoreID)] = batch[i]
 				}
 				return ids, err
 			}, next: changed(func(s *scanner, m *message.Message) {

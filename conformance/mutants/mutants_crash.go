@@ -104,7 +104,7 @@ var unknownMutants = []Mutant{
 }
 
 var crashMutants = []Mutant{
-	{Name: "falsely-durable", Clause: "WAL-RST-001", Source: "W-06", Defect: "nothing outlives a restart",
+	{Name: "falsely-durable", Clause: "WAL-RST-001", Also: []string{"WAL-AUD-005"}, Source: "W-06", Defect: "nothing outlives a restart",
 		hooks: only(hooks{fresh: true})},
 	{Name: "acknowledges-before-storing", Clause: "WAL-CRASH-001", Source: "S-02", Defect: "the last record is acknowledged before it is stored, and lost by a kill",
 		hooks: pending(false)},
@@ -113,9 +113,9 @@ var crashMutants = []Mutant{
 			if l.inner == nil { // the first life of a process, which nobody killed
 				return hooks{}
 			}
-			return admits(func(_ *life, opt walimpls.OpenOptions, highest walimpls.Pair) bool {
+			return admits(func(_ *life, opt walimpls.OpenOptions, _ walimpls.Pair) bool {
 				owner := l.owner(opt.Channel)
-				return owner != nil && owner.bornBefore(l) && opt.Pair() == highest
+				return owner != nil && owner.bornBefore(l) && opt.Pair().Compare(owner.channel.Pair) >= 0
 			})(l)
 		}},
 	{Name: "shows-before-storing", Clause: "WAL-CRASH-004", Source: "W-06", Defect: "scanners return records before they are stored",

@@ -3,6 +3,7 @@ package mutants
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -79,8 +80,8 @@ var scanMutants = []Mutant{
 		}})},
 	{Name: "wakes-at-the-second", Clause: "WAL-SCAN-008", Source: "M-16", Defect: "a Next that waits wakes only when a second record comes",
 		hooks: only(hooks{next: func(s *scanner, ctx context.Context) ([]message.Message, error) {
-			recs, at, err := s.timed(ctx)
-			if err != nil || at < 4*time.Millisecond || len(recs) != 1 || recs[0].Type != message.TypeData {
+			recs, waited, err := s.waiting(ctx)
+			if err != nil || !waited || len(recs) != 1 || recs[0].Type != message.TypeData {
 				return recs, err
 			}
 			more, err := s.Scanner.Next(ctx)
@@ -155,9 +156,7 @@ var scanMutants = []Mutant{
 		}})},
 	{Name: "ignores-the-buffer", Clause: "WAL-SCAN-013", Defect: "one Next returns all there is",
 		hooks: only(hooks{read: starting(func(_ *wal, opt *walimpls.ReadOptions) {
-			if opt.BufferRecords != 2 { // which is a scanner that is meant to fall behind
-				opt.BufferRecords, opt.BufferBytes = 1<<20, 1<<30
-			}
+			opt.BufferRecords, opt.BufferBytes = 1<<20, 1<<30
 		})})},
 	{Name: "zero-id-is-earliest", Clause: "WAL-SCAN-014", Source: "M-09", Defect: "an empty or all-zero id starts at the earliest record",
 		hooks: only(hooks{read: starting(func(_ *wal, opt *walimpls.ReadOptions) {
@@ -183,12 +182,16 @@ var scanMutants = []Mutant{
 		hooks: only(hooks{describe: func(d *walimpls.Description) { d.IDLayout = "u32.u32.u8" }})},
 	{Name: "ids-as-text", Clause: "WAL-ID-003", Source: "S-02", Defect: "a start is sought by comparing ids as decimal text",
 		hooks: only(hooks{read: starting(func(w *wal, opt *walimpls.ReadOptions) {
-			if v, ok := opt.Start.ID.Uint64(); ok && opt.Start.Policy == walimpls.PolicyFrom && v >= 10 && v < 30 {
-				b, err := w.WAL.Bounds(context.Background())
-				if latest, _ := b.Latest.Uint64(); err == nil && latest > v && opt.BufferRecords == 4 {
-					opt.Start.ID = message.Uint64ID(2) // "2" is not below "10", and comes first
-				}
+			v, ok := opt.Start.ID.Uint64()
+			b, err := w.WAL.Bounds(context.Background())
+			if !ok || v == 0 || err != nil || opt.Start.ID < b.Earliest || b.Latest < opt.Start.ID {
+				return
 			}
+			at, _ := b.Earliest.Uint64()
+			for fmt.Sprint(at) < fmt.Sprint(v) { // "2" is not below "10", and comes first
+				at++
+			}
+			opt.Start.ID = message.Uint64ID(at)
 		})})},
 	{Name: "foreign-id-is-earliest", Clause: "WAL-ID-004", Source: "M-22", Defect: "an id of another length starts at the earliest record",
 		hooks: only(hooks{read: starting(func(_ *wal, opt *walimpls.ReadOptions) {
@@ -198,18 +201,22 @@ var scanMutants = []Mutant{
 		})})},
 }
 
-// timed is Next behind what keep put back, and how long it waited.
-func (s *scanner) timed(ctx context.Context) ([]message.Message, time.Duration, error) {
+// waiting is Next behind what keep put back, and whether there was nothing to
+// return when it was called.
+func (s *scanner) waiting(ctx context.Context) (recs []message.Message, waited bool, err error) {
 	s.mu.Lock()
 	held := s.held
 	s.held = nil
 	s.mu.Unlock()
 	if held != nil {
-		return held, 0, nil
+		return held, false, nil
 	}
-	began := time.Now()
-	recs, err := s.Scanner.Next(ctx)
-	return recs, time.Since(began), err
+	newest := message.ID("")
+	if log := s.records(); len(log) > 0 {
+		newest = log[len(log)-1].ID
+	}
+	recs, err = s.Scanner.Next(ctx)
+	return recs, len(recs) > 0 && newest.Less(recs[0].ID), err
 }
 
 func (s *scanner) keep(recs []message.Message) {

@@ -318,7 +318,8 @@ func (s *supervisor) shutdown() {
 }
 
 // Verify starts a plugin once, describes and configures it, and stops it. The
-// Status has what was found out, also with an error.
+// Status has what was found out, also with an error; so has the Description, whose
+// Backend is "" if the plugin was not described.
 func Verify(ctx context.Context, cfg Config, opt Options) (Status, walimpls.Description, error) {
 	st := Status{Name: cfg.Name, Backend: cfg.Backend, State: string(phaseStopped)}
 	if err := checkNames([]Config{cfg}); err != nil {
@@ -332,7 +333,7 @@ func Verify(ctx context.Context, cfg Config, opt Options) (Status, walimpls.Desc
 	st.Path, st.SHA256 = i.path, i.sum
 	if fail != nil {
 		st.LastExit = "start failed: " + fail.detail
-		return st, walimpls.Description{}, fail
+		return st, i.desc, fail
 	}
 	i.stop(ctx)
 	st.Version, st.Protocol, st.Fencing = i.desc.Version, i.protocol, string(i.desc.Capabilities.Fencing)

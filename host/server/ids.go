@@ -19,18 +19,21 @@ func newIDFormat(layout message.Layout) idFormat {
 
 // text returns the text form, "" for the empty id, and hexadecimal digits behind
 // "?" for one that does not fit the layout, which is the plugin's defect.
-func (f idFormat) text(id message.ID) string {
+func (f idFormat) text(id message.ID) string { return string(f.append(nil, id)) }
+
+// append appends what text returns.
+func (f idFormat) append(dst []byte, id message.ID) []byte {
 	if id == "" {
-		return ""
+		return dst
 	}
 	if f.u64 {
 		if v, ok := id.Uint64(); ok {
-			return strconv.FormatUint(v, 10)
+			return strconv.AppendUint(dst, v, 10)
 		}
 	}
 	s, err := f.layout.Format(id)
 	if err != nil {
-		return "?" + id.String()
+		s = "?" + id.String()
 	}
-	return s
+	return append(dst, s...)
 }

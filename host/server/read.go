@@ -6,7 +6,6 @@ import (
 
 	"github.com/walrig/walrig/host/wal/scanner"
 	"github.com/walrig/walrig/sdk/message"
-	typesv1 "github.com/walrig/walrig/sdk/proto/types/v1"
 	walv1 "github.com/walrig/walrig/sdk/proto/wal/v1"
 	"github.com/walrig/walrig/sdk/walimpls"
 	"github.com/walrig/walrig/sdk/wire"
@@ -54,15 +53,12 @@ type readStream struct {
 	// at is where another Read would go on.
 	at       message.Checkpoint
 	caughtUp bool
-	// batch waits to be sent; slab saves an allocation for each record.
-	batch *walv1.ReadResponse
-	slab  []readSlot
-	bytes int
-}
-
-type readSlot struct {
-	read   walv1.ReadRecord
-	record typesv1.Record
+	// page waits to be sent.
+	page wire.PageWriter
+	// news is that the page says caught up.
+	news bool
+	// id and token are scratch.
+	id, token []byte
 }
 
 func (r *readStream) run(ctx context.Context, s *Server) error {
@@ -99,7 +95,9 @@ func (r *readStream) run(ctx context.Context, s *Server) error {
 	}
 	defer func() { _ = sc.Close() }()
 	r.at = sc.Position()
-	r.batch = &walv1.ReadResponse{End: sc.End().String()}
+	if err := r.send(sc.End().String()); err != nil {
+		return err
+	}
 	return r.pump(ctx, sc)
 }
 
@@ -138,9 +136,6 @@ func parseFrom(c *channel, desc walimpls.Description, from string) (scanner.Opti
 // pump sends what the scanner gives. Nothing is read ahead while the client
 // does not take what was sent.
 func (r *readStream) pump(ctx context.Context, sc *scanner.Scanner) error {
-	if err := r.flush(); err != nil {
-		return err
-	}
 	for r.req.GetFollow() || !r.caughtUp {
 		units, err := sc.Next(ctx)
 		if err != nil {
@@ -158,60 +153,43 @@ func (r *readStream) pump(ctx context.Context, sc *scanner.Scanner) error {
 	return nil
 }
 
-// add puts a unit into the batch, and sends a full batch first.
+// add puts a unit into the page, and sends a full page first.
 func (r *readStream) add(u *scanner.Unit) error {
-	before := ""
 	for i := range u.Messages {
 		m := &u.Messages[i]
-		size := m.Size()
-		if n := len(r.batch.GetRecords()); n > 0 && (n >= readRecords || r.bytes+size > readBytes) {
+		if r.page.Len() > 0 && (r.page.Len() >= readRecords || r.page.Size()+m.Size() > readBytes) {
 			if err := r.flush(); err != nil {
 				return err
 			}
 		}
-		r.bytes += size
-		slot := r.slot()
-		wire.SetRecord(&slot.record, m)
+		last, tick := i == len(u.Messages)-1, m.TimeTick
 		if u.TxnID != 0 {
 			// A transaction happens at its commit's tick, all of it.
-			slot.record.TimeTick = uint64(u.Tick)
+			tick = u.Tick
 		}
-		record := &slot.read
-		record.Id, record.Record, record.UnitEnd = r.ids.text(m.ID), &slot.record, i == len(u.Messages)-1
-		if record.GetUnitEnd() {
-			record.Checkpoint = u.Checkpoint.String()
-		} else {
-			if before == "" {
-				before = u.Before.String()
-			}
-			record.Checkpoint = before
+		if last {
+			r.token = u.Checkpoint.AppendToken(r.token[:0])
+		} else if i == 0 {
+			r.token = u.Before.AppendToken(r.token[:0])
 		}
-		r.batch.Records = append(r.batch.Records, record)
+		r.id = r.ids.append(r.id[:0], m.ID)
+		r.page.Add(m, tick, r.id, r.token, last)
 	}
 	r.at = u.Checkpoint
 	if u.CaughtUp {
-		r.caughtUp, r.batch.CaughtUp = true, true
+		r.caughtUp, r.news = true, true
 	}
 	return nil
 }
 
-// slot returns an empty one. Slabs grow with the batch, so that a follower that
-// gets single records does not pay for many.
-func (r *readStream) slot() *readSlot {
-	if len(r.slab) == 0 {
-		r.slab = make([]readSlot, min(max(len(r.batch.GetRecords()), 1), readRecords))
-	}
-	slot := &r.slab[0]
-	r.slab = r.slab[1:]
-	return slot
-}
+// flush sends the page with the place behind it.
+func (r *readStream) flush() error { return r.send("") }
 
-// flush sends the batch with the place behind it.
-func (r *readStream) flush() error {
-	batch := r.batch
-	// A batch that ends inside a transaction goes on before it.
+// send is flush; end is for the first message.
+func (r *readStream) send(end string) error {
+	// A page that ends inside a transaction goes on before it.
 	token := r.at.String()
-	batch.Checkpoint, batch.Resume = token, fromCheckpoint+token
-	r.batch, r.slab, r.bytes = &walv1.ReadResponse{}, nil, 0
-	return r.stream.Send(batch)
+	page := r.page.Finish(r.news, fromCheckpoint+token, end, token)
+	r.news = false
+	return r.stream.SendMsg(page)
 }

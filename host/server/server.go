@@ -19,6 +19,7 @@ import (
 
 	walv1 "github.com/walrig/walrig/sdk/proto/wal/v1"
 	"github.com/walrig/walrig/sdk/walimpls"
+	"github.com/walrig/walrig/sdk/wire"
 )
 
 // Server is the host's API. Make one with New, run it with Serve, once.
@@ -139,6 +140,7 @@ func (s *Server) serverOptions() []grpc.ServerOption {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.ConnectionTimeout(20 * time.Second),
 		grpc.WaitForHandlers(true),
+		grpc.ForceServerCodecV2(wire.Codec()),
 		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/walrig/walrig/sdk/client"
+	"github.com/walrig/walrig/sdk/message"
 	"github.com/walrig/walrig/sdk/walimpls"
 )
 
@@ -101,6 +102,8 @@ func (l *ledger) judge(t *testing.T, c *client.Client) {
 	ctx := timeout(t, 2*time.Minute)
 	seen := map[string]int{}
 	next := map[string]int{}
+	var term int64
+	var tick message.Tick
 	for {
 		m, err := r.Next(ctx)
 		if errors.Is(err, io.EOF) {
@@ -109,6 +112,10 @@ func (l *ledger) judge(t *testing.T, c *client.Client) {
 		if err != nil {
 			t.Fatalf("after %d records: %v", len(seen), err)
 		}
+		if m.Term < term || (m.Term == term && m.TimeTick <= tick) {
+			t.Errorf("record %s of (%d, %d) is read behind (%d, %d)", m.ID, m.Term, m.TimeTick, term, tick)
+		}
+		term, tick = m.Term, m.TimeTick
 		payload := string(m.Payload)
 		seen[payload]++
 		writer, number, _ := strings.Cut(payload, " ")

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	}
 	binaries = dir
 	args := append([]string{"build", "-o", dir + "/"}, raceFlag...)
-	args = append(args, "./host/cmd/walrig", "./plugins/rmq/cmd/walrig-plugin-rmq", "./conformance/faultbackend/cmd/walrig-plugin-fault")
+	args = append(args, "./host/cmd/walrig", "./plugins/rmq/cmd/...", "./plugins/kafka/cmd/...", "./plugins/pulsar/cmd/...", "./conformance/faultbackend/cmd/...")
 	cmd := exec.Command("go", args...)
 	cmd.Dir = filepath.Join("..", "..")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -28,10 +28,12 @@ var rooms = map[string][]string{
 	"host/config":              {"sdk", "host/pluginhost"},
 	"host/server":              {"sdk", "host", "flusher"},
 	"host/flush":               {"sdk", "host/catalog", "host/wal", "flusher"},
+	"host/bench":               {},
 	"host/cmd":                 {""},
 	"flusher":                  {"sdk", "flusher"},
 	"conformance/faultbackend": {"sdk", "conformance/faultbackend"},
-	"conformance":              {"sdk", "host/wal", "host/pluginhost", "conformance"},
+	"conformance":              {"sdk", "host/wal", "host/catalog", "host/pluginhost", "conformance"},
+	"internal/brokers":         {},
 	"internal":                 {""},
 }
 

@@ -8,11 +8,13 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 
 	"github.com/walrig/walrig/sdk/message"
 	walv1 "github.com/walrig/walrig/sdk/proto/wal/v1"
 	"github.com/walrig/walrig/sdk/walimpls"
+	"github.com/walrig/walrig/sdk/wire"
 )
 
 // ReadOptions are the parameters of NewReader. The zero value reads everything
@@ -67,15 +69,18 @@ type Reader struct {
 	cancel  context.CancelFunc
 	// running counts run, which the Reader owns.
 	running sync.WaitGroup
-	in      chan *walv1.ReadResponse
+	in      chan *wire.Page
 	caught  chan struct{}
 	// ended is closed when run is over; last says why.
 	ended chan struct{}
 	last  error
 
 	// Of Next's goroutine alone.
-	batch      *walv1.ReadResponse
-	position   int
+	batch    *wire.Page
+	position int
+	// slab saves an allocation for each record. It is small: who keeps one record
+	// keeps its neighbours' structs too.
+	slab       []Message
 	checkpoint string
 	err        error
 }
@@ -93,7 +98,7 @@ func (c *Client) NewReader(ctx context.Context, channel string, opt ReadOptions)
 	}
 	r := &Reader{
 		client: c, channel: channel, opt: opt,
-		in: make(chan *walv1.ReadResponse), caught: make(chan struct{}), ended: make(chan struct{}),
+		in: make(chan *wire.Page), caught: make(chan struct{}), ended: make(chan struct{}),
 	}
 	r.parent = ctx
 	r.ctx, r.cancel = context.WithCancel(ctx)
@@ -176,16 +181,21 @@ func (r *Reader) Next(ctx context.Context) (*Message, error) {
 
 // take returns the next record of the batch, or nil behind the last one.
 func (r *Reader) take() *Message {
-	if r.position < len(r.batch.GetRecords()) {
-		m := toMessage(r.batch.GetRecords()[r.position])
+	if r.position < len(r.batch.Records) {
+		if len(r.slab) == 0 {
+			r.slab = make([]Message, min(len(r.batch.Records)-r.position, 32))
+		}
+		m := &r.slab[0]
+		r.slab = r.slab[1:]
+		m.take(&r.batch.Records[r.position])
 		r.position++
 		r.checkpoint = m.Checkpoint
 		return m
 	}
-	if r.batch.GetCheckpoint() != "" {
-		r.checkpoint = r.batch.GetCheckpoint()
+	if r.batch.Checkpoint != "" {
+		r.checkpoint = r.batch.Checkpoint
 	}
-	if r.batch.GetCaughtUp() {
+	if r.batch.CaughtUp {
 		select {
 		case <-r.caught:
 		default:
@@ -201,7 +211,7 @@ func (r *Reader) Buffered() int {
 	if r.batch == nil {
 		return 0
 	}
-	return len(r.batch.GetRecords()) - r.position
+	return len(r.batch.Records) - r.position
 }
 
 // CaughtUp is closed when Next has returned everything up to the end of the log
@@ -215,12 +225,13 @@ func (r *Reader) Close() error {
 	return nil
 }
 
-func toMessage(p *walv1.ReadRecord) *Message {
-	rec := p.GetRecord()
-	return &Message{
-		ID: p.GetId(), Checkpoint: p.GetCheckpoint(), UnitEnd: endsUnit(p), Type: message.Type(rec.GetType()), VChannel: rec.GetVchannel(),
-		Term: rec.GetTerm(), Incarnation: rec.GetIncarnation(), TimeTick: message.Tick(rec.GetTimeTick()),
-		TxnID: rec.GetTxnId(), Properties: rec.GetProperties(), Payload: rec.GetPayload(),
+// take fills m with what the host sent.
+func (m *Message) take(d *wire.Delivery) {
+	rec := &d.Message
+	*m = Message{
+		ID: d.ID, Checkpoint: d.Checkpoint, UnitEnd: endsUnit(d), Type: rec.Type, VChannel: rec.VChannel,
+		Term: rec.Term, Incarnation: rec.Incarnation, TimeTick: rec.TimeTick,
+		TxnID: rec.TxnID, Properties: rec.Properties, Payload: rec.Payload,
 	}
 }
 
@@ -234,17 +245,17 @@ type session struct {
 	caughtUp    bool
 	// partial are the first records of a transaction whose last has not come: a
 	// stream that breaks inside it begins again before it.
-	partial []*walv1.ReadRecord
+	partial []wire.Delivery
 }
 
 // start opens a stream and returns its first message.
-func (s *session) start() (*walv1.ReadResponse, error) {
+func (s *session) start() (*wire.Page, error) {
 	r := s.reader
 	ctx, cancel := context.WithCancel(r.ctx)
 	stream, err := r.client.wal.Read(ctx, &walv1.ReadRequest{
 		Channel: r.channel, From: s.from, Follow: r.opt.Follow,
 		Vchannel: r.opt.VChannel, System: r.opt.System, Until: s.until,
-	})
+	}, grpc.ForceCodecV2(wire.Codec()))
 	if err != nil {
 		cancel()
 		return nil, r.client.callError(r.ctx, err, readOnly)
@@ -256,37 +267,38 @@ func (s *session) start() (*walv1.ReadResponse, error) {
 		return nil, err
 	}
 	if s.until == "" && !r.opt.Follow {
-		s.until = resp.GetEnd()
+		s.until = resp.End
 	}
 	return resp, nil
 }
 
 // recv returns the next message of the stream, and io.EOF at its proper end.
-func (s *session) recv() (*walv1.ReadResponse, error) {
-	resp, err := s.stream.Recv()
+func (s *session) recv() (*wire.Page, error) {
+	resp := new(wire.Page)
+	err := s.stream.RecvMsg(resp)
 	if errors.Is(err, io.EOF) {
 		return nil, io.EOF
 	}
 	if err != nil {
 		return nil, s.reader.client.callError(s.reader.ctx, err, readOnly)
 	}
-	if resume := resp.GetResume(); resume != "" {
-		s.from = resume
+	if resp.Resume != "" {
+		s.from = resp.Resume
 	}
-	resp.Records = s.whole(resp.GetRecords())
+	resp.Records = s.whole(resp.Records)
 	// A stream that goes on behind the first one's end is not news.
-	resp.CaughtUp = resp.GetCaughtUp() && !s.caughtUp
-	s.caughtUp = s.caughtUp || resp.GetCaughtUp()
+	resp.CaughtUp = resp.CaughtUp && !s.caughtUp
+	s.caughtUp = s.caughtUp || resp.CaughtUp
 	return resp, nil
 }
 
 // whole returns the records up to the end of the last unit that is complete.
-func (s *session) whole(records []*walv1.ReadRecord) []*walv1.ReadRecord {
+func (s *session) whole(records []wire.Delivery) []wire.Delivery {
 	if len(s.partial) > 0 {
 		records = append(s.partial, records...)
 	}
 	n := len(records)
-	for n > 0 && !endsUnit(records[n-1]) {
+	for n > 0 && !endsUnit(&records[n-1]) {
 		n--
 	}
 	s.partial = records[n:]
@@ -294,7 +306,7 @@ func (s *session) whole(records []*walv1.ReadRecord) []*walv1.ReadRecord {
 }
 
 // endsUnit: a record of its own is a unit, whatever the host says.
-func endsUnit(p *walv1.ReadRecord) bool { return p.GetUnitEnd() || p.GetRecord().GetTxnId() == 0 }
+func endsUnit(d *wire.Delivery) bool { return d.UnitEnd || d.Message.TxnID == 0 }
 
 func (s *session) stop() {
 	if s.cancel != nil {
@@ -334,7 +346,7 @@ func (s *session) run() {
 }
 
 // next returns the next message, of a new stream if there is none.
-func (s *session) next() (*walv1.ReadResponse, error) {
+func (s *session) next() (*wire.Page, error) {
 	if s.stream == nil {
 		return s.start()
 	}

@@ -40,14 +40,18 @@ const maxCheckpointBytes = 1 << 10
 // String returns the checkpoint as a token: URL-safe base64 of a version byte,
 // the fields (varints, and strings behind their length) and a CRC-32C of all
 // that, so that a mangled token is refused instead of read from a wrong place.
-func (c Checkpoint) String() string {
-	b := []byte{checkpointVersion}
+func (c Checkpoint) String() string { return string(c.AppendToken(nil)) }
+
+// AppendToken appends what String returns.
+func (c Checkpoint) AppendToken(dst []byte) []byte {
+	var scratch [128]byte
+	b := append(scratch[:0], checkpointVersion)
 	b = appendString(b, c.StoreID)
 	b = appendString(b, string(c.ID))
 	b = binary.AppendUvarint(b, uint64(c.Term))
 	b = binary.AppendUvarint(b, uint64(c.Tick))
 	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
-	return base64.RawURLEncoding.EncodeToString(b)
+	return base64.RawURLEncoding.AppendEncode(dst, b)
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

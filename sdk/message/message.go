@@ -1,6 +1,9 @@
 package message
 
-import "strings"
+import (
+	"bytes"
+	"strings"
+)
 
 // Message is one record of a log.
 //
@@ -49,6 +52,21 @@ func (m *Message) Size() int {
 		n += len(k) + len(v)
 	}
 	return n
+}
+
+// Clone returns a copy that shares no memory with m, for who keeps a record long
+// after its neighbours.
+func (m *Message) Clone() Message {
+	c := *m
+	c.ID, c.LastConfirmed = ID(strings.Clone(string(m.ID))), ID(strings.Clone(string(m.LastConfirmed)))
+	c.VChannel, c.Payload = strings.Clone(m.VChannel), bytes.Clone(m.Payload)
+	if m.Properties != nil {
+		c.Properties = make(map[string]string, len(m.Properties))
+		for k, v := range m.Properties {
+			c.Properties[strings.Clone(k)] = strings.Clone(v)
+		}
+	}
+	return c
 }
 
 // ReservedKey returns the first property key that applications may not use, or "".

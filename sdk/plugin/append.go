@@ -75,8 +75,8 @@ type appender struct {
 // handler has, because gRPC ends the stream's context then.
 func (a *appender) receive(s *Server) {
 	for next := uint64(1); ; next++ {
-		req, err := a.stream.Recv()
-		if err != nil {
+		var req wire.AppendBatch
+		if err := a.stream.RecvMsg(&req); err != nil {
 			if !errors.Is(err, io.EOF) {
 				// The host has gone, and the committer may hang in the backend.
 				s.discard(a.h)
@@ -84,18 +84,17 @@ func (a *appender) receive(s *Server) {
 			a.queue.end(err)
 			return
 		}
-		if req.GetSequence() != next {
-			a.queue.end(walimpls.Errorf(walimpls.CodeInvalidArgument, a.h.name, "append: sequence %d, want %d", req.GetSequence(), next))
+		if req.Err != nil {
+			a.queue.end(walimpls.Errorf(walimpls.CodeInvalidArgument, a.h.name, "append: sequence %d: %w", next, req.Err))
 			return
 		}
-		messages, err := wire.RecordsFromProto(req.GetRecords())
-		if err != nil {
-			a.queue.end(walimpls.Errorf(walimpls.CodeInvalidArgument, a.h.name, "append: sequence %d: %w", next, err))
+		if req.Sequence != next {
+			a.queue.end(walimpls.Errorf(walimpls.CodeInvalidArgument, a.h.name, "append: sequence %d, want %d", req.Sequence, next))
 			return
 		}
-		b := &batch{sequence: next, messages: messages}
-		for i := range messages {
-			b.bytes += messages[i].Size() + recordOverhead
+		b := &batch{sequence: next, messages: req.Records}
+		for i := range b.messages {
+			b.bytes += b.messages[i].Size() + recordOverhead
 		}
 		if !a.queue.push(a.stream.Context(), b) {
 			return

@@ -79,6 +79,7 @@ func (h *handle) read(ctx context.Context, stream readStream, first *pluginv1.Re
 	if err := stream.Send(&pluginv1.ReadResponse{Resolved: wire.StartToProto(resolved)}); err != nil {
 		return err
 	}
+	var buffers wire.Buffers
 	for {
 		// Without credit nothing is read ahead either: the reader's memory is the bound.
 		if err := c.wait(ctx); err != nil {
@@ -98,7 +99,7 @@ func (h *handle) read(ctx context.Context, stream readStream, first *pluginv1.Re
 					return walimpls.Errorf(walimpls.CodeCorrupt, h.name, "read: record %s cannot be sent: %w", records[i].ID, err)
 				}
 			}
-			if err := stream.Send(&pluginv1.ReadResponse{Records: wire.RecordsToProto(records[:n])}); err != nil {
+			if err := stream.SendMsg(wire.EncodeRead(&buffers, records[:n])); err != nil {
 				return err
 			}
 			records = records[n:]

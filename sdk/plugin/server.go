@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"math"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -48,7 +49,18 @@ func NewServer(b walimpls.Builder, log *zap.Logger) *Server {
 	return &Server{builder: b, log: log, handles: map[uint64]*handle{}}
 }
 
-// Register adds the service to r.
+// ServerOptions are what a gRPC server needs that serves a Server: no limit of 4
+// MiB, since the backend's own limits are the ones that count, and the codec of the
+// messages that carry records.
+func ServerOptions() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.MaxRecvMsgSize(math.MaxInt32),
+		grpc.MaxSendMsgSize(math.MaxInt32),
+		grpc.ForceServerCodecV2(wire.Codec()),
+	}
+}
+
+// Register adds the service to r, which must have been made with ServerOptions.
 func (s *Server) Register(r grpc.ServiceRegistrar) { pluginv1.RegisterBackendServiceServer(r, s) }
 
 // Close ends every handle and closes the Opener, within walimpls.GracePeriod

@@ -45,6 +45,7 @@ const (
 	CodeTxnNotFound      Code = "txn_not_found"
 	CodeTxnState         Code = "txn_state"
 	CodeTxnRolledBack    Code = "txn_rolled_back"
+	CodeNotConforming    Code = "not_conforming"
 )
 
 // Exit codes of the CLI.
@@ -98,6 +99,7 @@ var codeTable = []CodeInfo{
 	{CodeTxnNotFound, false, ExitFailure, "no such transaction is open: it ended, expired, or belongs to another term"},
 	{CodeTxnState, false, ExitFailure, "the transaction is ending and takes neither records nor another end"},
 	{CodeTxnRolledBack, false, ExitFailure, "the commit was refused because a record of the transaction failed; it was rolled back"},
+	{CodeNotConforming, false, ExitFailure, "a backend does not keep its contract, or no check was executed that could tell"},
 }
 
 // Codes returns the table of codes. The slice is the caller's.

@@ -1,12 +1,14 @@
 // Package wire turns the Go types of sdk/message and sdk/walimpls into the
-// generated types of sdk/proto and back. Both protocols use it, so that there is
-// one place where a record, an outcome or an error changes its form.
+// messages of sdk/proto and back. Both protocols use it, so that there is one
+// place where a record, an outcome or an error changes its form.
 //
 // The package has no I/O and no state. It must never panic, whatever it is given:
 // what comes in was written by another process.
 //
-//  1. A record keeps every field. Payload bytes are shared with the source, never
-//     copied; ids are copied, because an id is an immutable string.
+//  1. A record keeps every field. The messages that carry records by the thousand
+//     are encoded and decoded here, without the generated types (Codec); the bytes
+//     are those that the generated code makes and takes. Encoding does not keep the
+//     record; what is decoded has memory of its own, shared with few neighbours.
 //  2. vchannel and properties are text: CheckRecord refuses what is not valid
 //     UTF-8, because one such record would make a whole batch unsendable.
 //  3. An error keeps code, channel, message, hint and the retryable bit, and the
@@ -19,5 +21,5 @@
 //  5. What the other side left out or got wrong promises nothing: an outcome of an
 //     unknown state is Unknown, an error without a code is internal.
 //
-// Start reading at record.go, then errors.go.
+// Start reading at codec.go, then decode.go, then errors.go.
 package wire

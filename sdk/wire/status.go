@@ -42,6 +42,7 @@ var statusCodes = map[walimpls.Code]codes.Code{
 	walimpls.CodeTxnNotFound:      codes.NotFound,
 	walimpls.CodeTxnState:         codes.FailedPrecondition,
 	walimpls.CodeTxnRolledBack:    codes.Aborted,
+	walimpls.CodeNotConforming:    codes.FailedPrecondition,
 }
 
 // StatusError returns err as a gRPC status with the typed error as its detail;

@@ -163,6 +163,7 @@ Start a host with "walrig serve", then:
 	f.StringVarP(&a.output, "output", "o", outputText, "output format: text or json (read: raw too)")
 	root.AddCommand(
 		a.serveCmd(), a.channelCmd(), a.appendCmd(), a.readCmd(), a.txnCmd(), a.vchannelCmd(), a.flushCmd(), a.filesCmd(), a.statusCmd(), a.pluginCmd(),
+		a.conformCmd(), a.benchCmd(),
 		a.configCmd(), a.versionCmd(), a.completionCmd(),
 	)
 	return root
@@ -170,7 +171,10 @@ Start a host with "walrig serve", then:
 
 func (a *app) checkGlobals(cmd *cobra.Command) error {
 	formats := []string{outputText, outputJSON}
-	if cmd.Name() == "read" {
+	switch {
+	case cmd.HasParent() && cmd.Parent().Name() == "bench":
+		formats = append(formats, outputCSV)
+	case cmd.Name() == "read":
 		formats = append(formats, outputRaw)
 	}
 	if !slices.Contains(formats, a.output) {

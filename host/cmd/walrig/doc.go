@@ -17,6 +17,8 @@
 //  5. JSON fields are only ever added. A field that nothing fills yet is null.
 //
 // Start reading at app.go (how a command runs and ends), then serve.go and
-// wire.go for the host, append.go and read.go for the clients. docs/cli.md is
-// generated from the commands.
+// wire.go for the host, append.go and read.go for the clients. conform.go runs the
+// suite of the package conformance; plugin_init.go writes a new plugin from
+// plugintemplate. docs/cli.md is generated from the commands, and tour_test.go runs
+// docs/writing-a-backend.md.
 package main

@@ -89,7 +89,7 @@ func cliMarkdown(intro string) string {
 	flagTable(&b, root.PersistentFlags())
 	b.WriteString("\n## Commands\n\n<!-- Generated from the commands in host/cmd/walrig: `make docs`. -->\n")
 	walk(root, func(c *cobra.Command) {
-		if c.RunE == nil || c.HasAvailableSubCommands() {
+		if c.RunE == nil || isGroup(c) {
 			return
 		}
 		text := c.Long

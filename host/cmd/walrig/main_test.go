@@ -41,7 +41,7 @@ var pluginDir = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	build := exec.Command("go", "build", "-o", dir+"/", "../../../plugins/rmq/cmd/walrig-plugin-rmq")
+	build := exec.Command("go", "build", "-o", dir+"/", "../../../plugins/rmq/cmd/walrig-plugin-rmq", "../../../conformance/faultbackend/cmd/walrig-plugin-fault")
 	if text, err := build.CombinedOutput(); err != nil {
 		return dir, fmt.Errorf("%w: %s", err, text)
 	}
@@ -56,6 +56,10 @@ func TestScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	sdk, err := filepath.Abs(filepath.Join("..", "..", ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
 		RequireExplicitExec: true,
@@ -64,6 +68,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("GORACE", "atexit_sleep_ms=0")
 			env.Setenv("WALRIG_PLUGIN_DIR", dir)
 			env.Setenv("PLUGIN", filepath.Join(dir, "walrig-plugin-rmq"))
+			env.Setenv("SDK", sdk)
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -21,14 +20,14 @@ const pluginPrefix = "walrig-plugin-"
 func (a *app) pluginCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plugin",
-		Short: "Inspect and check plugins",
+		Short: "Inspect, check and start to write plugins",
 		Long: `Inspect and check plugins.
 
 A PLUGIN with a / in it is the path of a binary, which is started for the moment and needs no host. Any other is the
 name of a plugin that the host has configured.`,
 	}
 	group(cmd)
-	cmd.AddCommand(a.pluginListCmd(), a.pluginDescribeCmd(), a.pluginVerifyCmd())
+	cmd.AddCommand(a.pluginListCmd(), a.pluginDescribeCmd(), a.pluginVerifyCmd(), a.pluginInitCmd())
 	return cmd
 }
 
@@ -123,9 +122,9 @@ func isPath(plugin string) bool { return strings.ContainsRune(plugin, '/') }
 
 // verifyBinary starts the binary at path, looks at it and stops it.
 func (a *app) verifyBinary(ctx context.Context, path string, sets []string) (pluginhost.Status, walimpls.Description, error) {
-	backend, ok := strings.CutPrefix(filepath.Base(path), pluginPrefix)
-	if !ok {
-		return pluginhost.Status{}, walimpls.Description{}, usageError("name the binary "+pluginPrefix+"<backend>, as the host needs it", "%s does not say which backend it serves", path)
+	backend, err := backendOf(path)
+	if err != nil {
+		return pluginhost.Status{}, walimpls.Description{}, err
 	}
 	values, err := config.ParseValues(sets, a.env)
 	if err != nil {

@@ -24,6 +24,16 @@ func group(cmd *cobra.Command) {
 		return usageError(helpHint(cmd), "%s needs a command: %s", cmd.Name(), strings.Join(names, ", "))
 	}
 	cmd.Args = cobra.ArbitraryArgs
+	cmd.Annotations = map[string]string{groupMark: ""}
+}
+
+// groupMark tells the commands that group made from those that do something and
+// have commands below them as well.
+const groupMark = "group"
+
+func isGroup(cmd *cobra.Command) bool {
+	_, ok := cmd.Annotations[groupMark]
+	return ok
 }
 
 func commandNames(cmd *cobra.Command) []string {

@@ -55,6 +55,11 @@ func (c *core) read(m message.Message) (tick message.Tick, term int64, err error
 	if m.Type == message.TypeFence {
 		return 0, 0, nil
 	}
+	if m.TxnID != 0 {
+		// It may wait long for its commit, and must not keep the batch that it
+		// came in. The write-ahead buffer's records are shared by all readers.
+		m = m.Clone()
+	}
 	if m.Type != message.TypeTimeTick {
 		return 0, 0, c.reorder.push(m)
 	}
@@ -81,6 +86,9 @@ func (c *core) switched() {
 
 // take takes records in tick order. Units refer to the slice's elements.
 func (c *core) take(records []message.Message) error {
+	if len(records) > 1 {
+		c.out = slices.Grow(c.out, len(records))
+	}
 	for i := range records {
 		m := &records[i]
 		switch {

@@ -53,6 +53,10 @@ func (r *reorder) push(m message.Message) error {
 	return nil
 }
 
+// expect makes room for n records, which would grow it step by step otherwise:
+// what was released has taken the room along.
+func (r *reorder) expect(n int) { r.waiting = slices.Grow(r.waiting, n) }
+
 func (r *reorder) repeats(m message.Message) bool {
 	for i := range r.recent {
 		if same(&r.recent[i], &m) {

@@ -333,6 +333,7 @@ func (s *Scanner) stepBackend(ctx context.Context) error {
 		return err
 	}
 	s.pause = 0
+	s.core.reorder.expect(len(batch))
 	for i := range batch {
 		if s.core.at.ID == "" {
 			// The start of a reader of all is the first record that it met.

@@ -13,7 +13,6 @@ package plugintest
 import (
 	"context"
 	"io/fs"
-	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -63,7 +62,7 @@ func Start(t testing.TB, b walimpls.Builder) *Harness {
 	h := &Harness{
 		Server:  plugin.NewServer(b, zap.NewNop()),
 		Address: listener.Addr().String(),
-		grpc:    grpc.NewServer(grpc.MaxRecvMsgSize(math.MaxInt32), grpc.MaxSendMsgSize(math.MaxInt32)),
+		grpc:    grpc.NewServer(plugin.ServerOptions()...),
 	}
 	h.Server.Register(h.grpc)
 	served := make(chan struct{})

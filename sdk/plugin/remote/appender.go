@@ -40,6 +40,7 @@ type appendStream = grpc.BidiStreamingClient[pluginv1.AppendRequest, pluginv1.Ap
 type appender struct {
 	channel string
 	limits  walimpls.Limits // the backend's, per record
+	buffers wire.Buffers    // the requests' encodings
 	stream  appendStream
 	cancel  context.CancelFunc // ends the stream
 
@@ -186,22 +187,7 @@ func (a *appender) sendNext() error {
 	if r == nil {
 		return nil
 	}
-	return a.stream.SendMsg(&outgoing{request: toProto(r), encoded: encoded})
-}
-
-func toProto(r *request) *pluginv1.AppendRequest {
-	p := &pluginv1.AppendRequest{Sequence: r.sequence}
-	if len(r.segments) == 1 {
-		s := r.segments[0]
-		p.Records = wire.RecordsToProto(s.call.batch[s.from:s.to])
-		return p
-	}
-	all := make([]message.Message, 0, r.records)
-	for _, s := range r.segments {
-		all = append(all, s.call.batch[s.from:s.to]...)
-	}
-	p.Records = wire.RecordsToProto(all)
-	return p
+	return a.stream.SendMsg(&outgoing{request: r, buffers: &a.buffers, encoded: encoded})
 }
 
 // end ends the handle after an unknown outcome; mu is held.

@@ -29,7 +29,7 @@ func (g *gate) CloseSend() error         { return nil }
 func (g *gate) SendMsg(m any) error {
 	<-g.encode
 	o := m.(*outgoing)
-	g.sent += len(o.request.GetRecords())
+	g.sent += o.request.records
 	o.encoded()
 	return nil
 }

@@ -41,6 +41,11 @@ func callOptions() []grpc.CallOption {
 	return []grpc.CallOption{grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)}
 }
 
+// streamOptions are those of the calls that carry records.
+func streamOptions() []grpc.CallOption {
+	return append(callOptions(), grpc.ForceCodecV2(wire.Codec()))
+}
+
 // Describe returns what the backend is and can do. It asks the plugin once. A
 // description that is not valid is ErrInternal. It may be called before Configure.
 func (c *Client) Describe(ctx context.Context) (walimpls.Description, error) {

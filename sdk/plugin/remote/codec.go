@@ -1,35 +1,29 @@
 package remote
 
 import (
-	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/proto" // the codec that is wrapped
 	"google.golang.org/grpc/mem"
 
-	pluginv1 "github.com/walrig/walrig/sdk/proto/plugin/v1"
+	"github.com/walrig/walrig/sdk/message"
+	"github.com/walrig/walrig/sdk/wire"
 )
 
-// outgoing is an AppendRequest that tells when gRPC has encoded it. From then on
+// outgoing is an AppendRequest that tells when it was encoded. From then on
 // nothing looks at the records any more, so their buffers may go back to the
 // caller of Append although the bytes still wait to be sent.
 type outgoing struct {
-	request *pluginv1.AppendRequest
+	request *request
+	buffers *wire.Buffers
 	encoded func()
 }
 
-// notifyCodec is gRPC's proto codec, and understands *outgoing. On the wire it is
-// the same.
-type notifyCodec struct{ encoding.CodecV2 }
-
-func newNotifyCodec() notifyCodec { return notifyCodec{encoding.GetCodecV2("proto")} }
-
-// Marshal implements encoding.CodecV2.
-func (c notifyCodec) Marshal(v any) (mem.BufferSlice, error) {
-	o, ok := v.(*outgoing)
-	if !ok {
-		return c.CodecV2.Marshal(v)
+// MarshalWire implements wire.Marshaler.
+func (o *outgoing) MarshalWire() (mem.BufferSlice, error) {
+	batches := make([][]message.Message, len(o.request.segments))
+	for i, s := range o.request.segments {
+		batches[i] = s.call.batch[s.from:s.to]
 	}
-	data, err := c.CodecV2.Marshal(o.request)
-	o.request = nil // gRPC keeps v for a while
+	data := wire.EncodeAppend(o.buffers, o.request.sequence, batches...)
+	o.request = nil // gRPC keeps o for a while
 	o.encoded()
-	return data, err
+	return data, nil
 }

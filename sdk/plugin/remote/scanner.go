@@ -90,7 +90,7 @@ func (w *WAL) Read(ctx context.Context, opt walimpls.ReadOptions) (walimpls.Scan
 
 // begin opens the stream and waits until the plugin has resolved the start.
 func (s *Scanner) begin(ctx context.Context, opt walimpls.ReadOptions) error {
-	stream, err := s.wal.client.rpc.Read(ctx, callOptions()...)
+	stream, err := s.wal.client.rpc.Read(ctx, streamOptions()...)
 	if err != nil {
 		return err
 	}
@@ -100,17 +100,20 @@ func (s *Scanner) begin(ctx context.Context, opt walimpls.ReadOptions) error {
 		Start:   &pluginv1.ReadStart{Handle: s.wal.handle, Name: opt.Name, Start: wire.StartToProto(opt.Start)},
 		Records: int64(s.window.records), Bytes: int64(s.window.bytes),
 	})
-	resp, err := stream.Recv()
-	if err != nil {
+	var first wire.ReadBatch
+	if err := stream.RecvMsg(&first); err != nil {
 		return err
 	}
-	s.resolved = wire.StartFromProto(resp.GetResolved())
+	if first.Err != nil {
+		return wire.StatusError(protocolError(s.wal.channel.Name, "%w", first.Err))
+	}
+	s.resolved = wire.StartFromProto(first.Resolved)
 	switch s.resolved.Policy {
 	case walimpls.PolicyAll, walimpls.PolicyFrom, walimpls.PolicyAfter:
 	default:
 		return wire.StatusError(protocolError(s.wal.channel.Name, "its first answer to a read has no position"))
 	}
-	if len(resp.GetRecords()) > 0 {
+	if len(first.Records) > 0 {
 		return wire.StatusError(protocolError(s.wal.channel.Name, "its first answer to a read has records"))
 	}
 	return nil
@@ -145,20 +148,20 @@ func (s *Scanner) receive() {
 // next receives one batch.
 func (s *Scanner) next() (batch, error) {
 	name := s.wal.channel.Name
-	resp, err := s.stream.Recv()
+	var got wire.ReadBatch
+	err := s.stream.RecvMsg(&got)
 	if errors.Is(err, io.EOF) {
 		return batch{}, walimpls.Errorf(walimpls.CodeUnavailable, name, "read: the plugin ended the stream")
 	}
 	if err != nil {
 		return batch{}, callError(context.Background(), name, err)
 	}
-	records, err := wire.RecordsFromProto(resp.GetRecords())
-	if err != nil {
-		return batch{}, protocolError(name, "%w", err)
+	if got.Err != nil {
+		return batch{}, protocolError(name, "%w", got.Err)
 	}
-	b := batch{records: records, size: credit{records: len(records)}}
-	for i := range records {
-		b.size.bytes += records[i].Size()
+	b := batch{records: got.Records, size: credit{records: len(got.Records)}}
+	for i := range b.records {
+		b.size.bytes += b.records[i].Size()
 	}
 	return b, nil
 }

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -44,8 +43,7 @@ func (w *WAL) attach(ctx context.Context) error {
 	own, cancel := context.WithCancel(context.Background())
 	// ctx bounds the attaching, not the stream.
 	stop := context.AfterFunc(ctx, cancel)
-	options := append(callOptions(), grpc.ForceCodecV2(newNotifyCodec()))
-	stream, err := w.client.rpc.Append(own, options...)
+	stream, err := w.client.rpc.Append(own, streamOptions()...)
 	if err == nil {
 		// An error of Send says only that the stream has ended; Recv says why.
 		_ = stream.Send(&pluginv1.AppendRequest{Handle: w.handle})
