@@ -115,7 +115,7 @@ func BenchmarkFlush(b *testing.B) {
 // BenchmarkOpen opens 10,000 vchannels that a former owner left behind, 32 at a
 // time, as a host does after a restart. s/op is all of them, with the listing.
 func BenchmarkOpen(b *testing.B) {
-	const vchannels, files = 10_000, 2
+	const vchannels, files = 10_000, 1
 	url := "file://" + b.TempDir()
 	ctx := context.Background()
 	all := func(s *parquet.Sink, term int64, each func(v flusher.VChannelSink) error) {
