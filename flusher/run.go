@@ -38,9 +38,9 @@ type run struct {
 	services map[string]*service
 	// nOpen counts the outputs that were opened.
 	nOpen int
-	set      *Set
-	cps      *Checkpoints
-	marks    *Marks
+	set   *Set
+	cps   *Checkpoints
+	marks *Marks
 	// pos is where dispatch has got to; inUnit says that it is handing out the
 	// unit behind it, and has let go of the lock in between.
 	pos    message.Checkpoint

@@ -35,11 +35,13 @@ type fixture struct {
 	catalog catalog.Catalog
 	bucket  string
 	opt     flusher.Options
-	term    int64
+	// ticks is the WAL's tick interval.
+	ticks time.Duration
+	term  int64
 }
 
 func newFixture(t testing.TB) *fixture {
-	f := &fixture{t: t, store: faultbackend.NewStore(), bucket: t.TempDir(), opt: flusher.Options{
+	f := &fixture{t: t, store: faultbackend.NewStore(), bucket: t.TempDir(), ticks: 10 * time.Millisecond, opt: flusher.Options{
 		MaxAge: 100 * time.Millisecond, SaveEvery: 20 * time.Millisecond, StallAfter: time.Second,
 	}}
 	t.Cleanup(func() { _ = f.store.Close() })
@@ -95,7 +97,7 @@ func (f *fixture) open(sink flusher.Sink) *host {
 		f.t.Fatal(err)
 	}
 	opener := s.Opener(wal.NewOpener(s.Options(wal.Options{
-		Catalog: f.catalog, TickInterval: 10 * time.Millisecond,
+		Catalog: f.catalog, TickInterval: f.ticks,
 		Backend: func(string) (wal.Backend, error) { return backend{o, b.Describe()}, nil },
 	})))
 	f.term++
@@ -478,7 +480,7 @@ func TestConnectedReaderThatLagsKeepsWhatItNeeds(t *testing.T) {
 func BenchmarkRecovery(b *testing.B) {
 	const n = 10_000
 	f := newFixture(b)
-	f.opt = flusher.Options{}
+	f.opt, f.ticks = flusher.Options{}, 0 // the defaults
 	row, err := f.catalog.Get(within(b), channel)
 	if err != nil {
 		b.Fatal(err)

@@ -157,11 +157,11 @@ func (w *termWAL) refusal(ctx context.Context) error {
 // accepted tracks the batch from its tick on; w.mu is held.
 func (w *termWAL) accepted(op *interceptors.Operation, first message.Tick) {
 	var b *owner.Batch
-	switch t := op.Batch[0].Type; {
-	case t == message.TypeBeginTxn:
+	switch op.Batch[0].Type {
+	case message.TypeBeginTxn:
 		_, b = w.core.Begin(op.Batch[0], first)
 		w.txns[uint64(first)] = &txnClock{keepalive: op.Keepalive, expires: time.Now().Add(op.Keepalive)}
-	case t == message.TypeDropVChannel:
+	case message.TypeDropVChannel:
 		w.core.Doom(op.Batch[0].VChannel)
 		fallthrough
 	default:
