@@ -55,6 +55,10 @@ func (c *core) read(m message.Message) (tick message.Tick, term int64, err error
 	if m.Type == message.TypeFence {
 		return 0, 0, nil
 	}
+	if m.TxnID == 0 && m.TimeTick <= c.reorder.last && c.skip.Covers(m.Term, m.TimeTick) {
+		// A repeat of what the start covers: the memory of it was another reader's.
+		return 0, 0, nil
+	}
 	if m.TxnID != 0 {
 		// It may wait long for its commit, and must not keep the batch that it
 		// came in. The write-ahead buffer's records are shared by all readers.
