@@ -89,9 +89,6 @@ func (s *segmentSet) newSegment(num uint64, size int64) *segment {
 	return &segment{num: num, path: s.fs.PathJoin(s.dir, segmentName(num)), size: size}
 }
 
-// activeLocked returns the segment that is written to.
-func (s *segmentSet) activeLocked() *segment { return s.list[len(s.list)-1] }
-
 // add notes a frame of records that became durable in the segment. It returns
 // the run that the frame began, nil if it made an earlier one longer. The
 // caller holds s.mu, or nobody else knows the segment yet.
@@ -173,9 +170,7 @@ func findRun(runs []*run, id uint64) *run {
 func resolveRuns(runs []*run) []*run {
 	var out []*run
 	for i := len(runs) - 1; i >= 0; i-- {
-		for _, part := range subtract(runs[i], out) {
-			out = append(out, part)
-		}
+		out = append(out, subtract(runs[i], out)...)
 		slices.SortFunc(out, compareRuns)
 	}
 	return out
@@ -262,7 +257,7 @@ func readFull(fs vfs.FS, path string) ([]byte, error) {
 		return b, nil
 	}
 	n, err := file.ReadAt(b, 0)
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		err = nil
 	}
 	return b[:n], err
