@@ -25,13 +25,6 @@ func appendCompact(b []byte, s string) []byte {
 	return append(b, s...)
 }
 
-func appendBool(b []byte, v bool) []byte {
-	if v {
-		return append(b, 1)
-	}
-	return append(b, 0)
-}
-
 // wireReader reads fields until the first error and remembers it; every read after
 // it returns zero. It never panics and never allocates by a length that it was given.
 type wireReader struct {

@@ -131,7 +131,7 @@ func franz(b *testing.B, at brokers.KafkaEndpoint) contender {
 	}}
 }
 
-// raw is kafka-go's Client.RawProduce of one record at a time.
+// raw is kafka-go's Client.Produce of one record at a time: no writer, no linger.
 func raw(b *testing.B, at brokers.KafkaEndpoint) contender {
 	b.Helper()
 	topic := topicOf("raw")

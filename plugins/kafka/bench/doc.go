@@ -8,7 +8,7 @@
 //  1. Throughput: 128 appenders, 1 KiB, each waits for its acknowledgement. The peer is
 //     franz-go's idempotent producer, without linger. "plugin" is the backend linked in,
 //     "host" is client → host → plugin → broker with real processes.
-//  2. Latency: one appender; the peer is kafka-go's raw produce, its fastest path.
+//  2. Latency: one appender; the peer is kafka-go's Client.Produce.
 //  3. The result is the median over the rounds, and a ratio or a difference to the
 //     peer. Absolute numbers say more about the machine than about walrig.
 //
