@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -77,8 +78,12 @@ func TestSharedBrokerOutlivesPausesOfOneGoTest(t *testing.T) {
 	needBrokers(t, kafkaRecipe, "Kafka")
 	tmp, bin := t.TempDir(), t.TempDir()
 	goPath := filepath.Join(bin, "go")
-	if err := os.WriteFile(goPath, []byte(fakeGo), 0o700); err != nil {
-		t.Fatal(err)
+	// Another process writes it: one that this one forks at the same moment would
+	// keep it open for writing, and it could not be executed.
+	write := exec.Command("install", "-m", "0700", "/dev/stdin", goPath)
+	write.Stdin = strings.NewReader(fakeGo)
+	if out, err := write.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
 	}
 	self, err := os.Executable()
 	if err != nil {
