@@ -80,11 +80,15 @@ test-modules: ## build and test the modules that have a go.mod of their own
 .PHONY: docs
 docs: ## write the generated pages of docs/ and conformance/ anew
 	go test ./host/config ./host/server ./host/cmd/walrig -run 'Docs' -count=1 -update
+	go test ./plugins/pulsar -run TestDocs -count=1 -update
 	go test ./conformance -run 'TestSpecIsTheTable|TestSchemaIsTheTypes' -count=1 -update
 
 .PHONY: bench
-bench: ## run the Go benchmarks
+bench: ## run the Go benchmarks, and those against peers (rmq: 5 rounds of 10 s; brokers are started)
 	go test -run '^$$' -bench . -benchmem -timeout 30m ./...
+	cd plugins/rmq/bench && go run . -rounds 5 -time 10s -appenders 1,128,1024
+	cd plugins/kafka/bench && go test -run '^$$' -bench . -benchtime 1x -timeout 30m .
+	cd plugins/pulsar/bench && go test -run '^$$' -bench . -benchtime 1x -timeout 30m .
 
 .PHONY: clean
 clean: ## remove what build made

@@ -63,7 +63,7 @@ func (o *logOwner) collect(ctx context.Context) error {
 		return err
 	}
 	for i, key := range doomed {
-		if err := o.s.st.remove(ctx, key); err != nil {
+		if err := o.s.removeUnless(ctx, key); err != nil {
 			o.doom(doomed[i:]...)
 			return err
 		}
@@ -74,6 +74,14 @@ func (o *logOwner) collect(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// removeUnless removes an object unless ctx has ended, which not every driver looks at.
+func (s *Sink) removeUnless(ctx context.Context, key string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return s.st.remove(ctx, key)
 }
 
 // errSwept ends a listing that reached this owner's own objects.
@@ -128,7 +136,7 @@ func (o *logOwner) sweep(ctx context.Context, vchannel string, st *vstate) error
 			return err
 		}
 		for _, key := range left {
-			if err := o.s.st.remove(ctx, key); err != nil {
+			if err := o.s.removeUnless(ctx, key); err != nil {
 				return err
 			}
 		}

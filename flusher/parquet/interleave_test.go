@@ -2,6 +2,7 @@ package parquet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/walrig/walrig/sdk/message"
+	"github.com/walrig/walrig/sdk/walimpls"
 )
 
 // scheduler holds every operation on the store until it is that one's turn. All
@@ -116,6 +118,9 @@ func ownerLife(t *testing.T, s *Sink, term int64, r *row) {
 				}
 				return err
 			})
+			if errors.Is(err, walimpls.ErrCorrupt) {
+				t.Errorf("term %d: %v", term, err)
+			}
 			if err != nil && try == 2 {
 				return
 			}

@@ -287,7 +287,7 @@ func (b *localBucket) ListPaged(ctx context.Context, opts *driver.ListOptions) (
 			return err
 		}
 		entries, err := os.ReadDir(filepath.Join(b.root, filepath.FromSlash(folder)))
-		if errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 			return nil
 		}
 		if err != nil {

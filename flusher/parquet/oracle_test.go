@@ -12,6 +12,7 @@ import (
 
 	"github.com/walrig/walrig/flusher"
 	"github.com/walrig/walrig/sdk/message"
+	"github.com/walrig/walrig/sdk/walimpls"
 )
 
 const (
@@ -117,3 +118,8 @@ func testSinkAged(m *memStore, g gate, age time.Duration) *Sink {
 }
 
 var errInjected = errors.New("injected failure")
+
+func isCorrupt(err error) bool {
+	var e *walimpls.Error
+	return errors.As(err, &e) && e.Code == walimpls.CodeCorrupt && e.Hint != ""
+}

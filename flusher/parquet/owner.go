@@ -123,7 +123,7 @@ func (s *Sink) readOwners(ctx context.Context, l layout, self owner) (listing, *
 		}
 		key := l.claim(found.claimed)
 		data, err := s.st.get(ctx, key, maxClaimBytes)
-		if gcerrors.Code(err) == gcerrors.NotFound && try < takeOverTries {
+		if errors.Is(err, gcerrors.ErrNotFound) && try < takeOverTries {
 			continue
 		}
 		if err != nil {
@@ -276,11 +276,20 @@ func (o *logOwner) loaded(ctx context.Context, vchannel string, st *vstate) erro
 	return nil
 }
 
+// missing types the absence of an object that this owner's chain names: a newer
+// owner removes what it did not choose, so a former one may find it gone.
+func (o *logOwner) missing(ctx context.Context, key string) error {
+	if err := o.check(ctx); err != nil {
+		return err
+	}
+	return corrupt(o.pchannel, key, errMissing)
+}
+
 func (o *logOwner) load(ctx context.Context, vchannel string, r ref) (*manifest, error) {
 	key := o.l.manifest(vchannel, r)
 	data, err := o.s.st.get(ctx, key, maxManifestBytes)
-	if gcerrors.Code(err) == gcerrors.NotFound {
-		return nil, corrupt(o.pchannel, key, errMissing)
+	if errors.Is(err, gcerrors.ErrNotFound) {
+		return nil, o.missing(ctx, key)
 	}
 	if err != nil {
 		return nil, err

@@ -112,7 +112,7 @@ func (s *Sink) Open(ctx context.Context, key flusher.SinkKey) (flusher.VChannelS
 	if n := len(escapeName(key.VChannel)); n > maxNameBytes {
 		return nil, walimpls.Errorf(walimpls.CodeInvalidArgument, key.PChannel, "sink: the vchannel's name is too long: %d bytes escaped, at most %d", n, maxNameBytes)
 	}
-	return bounded(s, ctx, key.PChannel, "open", func(ctx context.Context) (flusher.VChannelSink, error) {
+	return bounded(ctx, s, key.PChannel, "open", func(ctx context.Context) (flusher.VChannelSink, error) {
 		o, err := s.ownerOf(ctx, l, key)
 		if err != nil {
 			return nil, err
@@ -132,7 +132,7 @@ func (s *Sink) VChannels(ctx context.Context, pchannel, storeID string) ([]strin
 	if err != nil {
 		return nil, err
 	}
-	return bounded(s, ctx, pchannel, "list vchannels", func(ctx context.Context) ([]string, error) {
+	return bounded(ctx, s, pchannel, "list vchannels", func(ctx context.Context) ([]string, error) {
 		_, last, err := s.readOwners(ctx, l, owner{})
 		if err != nil {
 			return nil, err
@@ -195,7 +195,7 @@ const hangGrace = time.Second
 // bounded runs a call that changes nothing but the log's own bookkeeping in a
 // goroutine of the sink, so that a store that ignores its context holds up
 // nobody. A result that comes too late is thrown away.
-func bounded[T any](s *Sink, ctx context.Context, pchannel, what string, call func(context.Context) (T, error)) (T, error) {
+func bounded[T any](ctx context.Context, s *Sink, pchannel, what string, call func(context.Context) (T, error)) (T, error) {
 	var none T
 	if err := s.begin(); err != nil {
 		return none, err

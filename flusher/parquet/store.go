@@ -126,7 +126,7 @@ func startAfter(as func(any) bool, after string) {
 
 func (s *bucketStore) remove(ctx context.Context, key string) error {
 	err := s.bucket.Delete(ctx, s.prefix+key)
-	if gcerrors.Code(err) == gcerrors.NotFound {
+	if errors.Is(err, gcerrors.ErrNotFound) {
 		return nil
 	}
 	return err

@@ -315,7 +315,7 @@ func (v *vchannelSink) Files(ctx context.Context) ([]flusher.File, error) {
 	if !mine {
 		return nil, v.superseded()
 	}
-	entries, err := bounded(v.o.s, ctx, v.o.pchannel, "list files", func(ctx context.Context) ([]entry, error) {
+	entries, err := bounded(ctx, v.o.s, v.o.pchannel, "list files", func(ctx context.Context) ([]entry, error) {
 		entries, _, err := v.o.walk(ctx, m, position{})
 		return entries, err
 	})
@@ -364,8 +364,8 @@ func (o *logOwner) walk(ctx context.Context, m *manifest, after position) (entri
 func (o *logOwner) readPage(ctx context.Context, vchannel string, r pageRef) (page, error) {
 	key := o.l.page(vchannel, r)
 	data, err := o.s.st.get(ctx, key, maxManifestBytes)
-	if gcerrors.Code(err) == gcerrors.NotFound {
-		return page{}, corrupt(o.pchannel, key, errMissing)
+	if errors.Is(err, gcerrors.ErrNotFound) {
+		return page{}, o.missing(ctx, key)
 	}
 	if err != nil {
 		return page{}, err

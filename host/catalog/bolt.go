@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"sync"
 
 	bolt "go.etcd.io/bbolt"
 )
@@ -15,18 +16,68 @@ func (c *boltCatalog) put(tx *bolt.Tx, row *Row) error {
 	if err != nil {
 		return err
 	}
+	if len(value) >= worthKeeping {
+		c.decoded.put(row.Channel, value, *row)
+	}
 	return tx.Bucket(rowsBucket).Put([]byte(row.Channel), value)
 }
 
 // row decodes the channel's row; the second result is its stored form, valid
 // while the transaction lasts.
-func row(b *bolt.Bucket, channel string) (Row, []byte, error) {
+func (c *boltCatalog) row(b *bolt.Bucket, channel string) (Row, []byte, error) {
 	value := b.Get([]byte(channel))
 	if value == nil {
 		return Row{}, nil, notFound(channel)
 	}
+	if r, ok := c.decoded.get(channel, value); ok {
+		return r, value, nil
+	}
 	r, err := decodeRow(channel, value)
+	if err == nil && len(value) >= worthKeeping {
+		c.decoded.put(channel, value, r)
+	}
 	return r, value, err
+}
+
+// worthKeeping is the stored size from which a row is kept decoded: one with ten
+// thousand vchannels takes milliseconds to decode, at each tick window.
+const worthKeeping = 16 << 10
+
+// decodedRows keeps large rows as they were decoded last. One counts only while
+// the stored bytes are the very same, so it can never be stale.
+type decodedRows struct {
+	mu     sync.Mutex // guards byName
+	byName map[string]decodedRow
+}
+
+type decodedRow struct {
+	value []byte
+	row   Row
+}
+
+func (d *decodedRows) get(channel string, value []byte) (Row, bool) {
+	d.mu.Lock()
+	kept, ok := d.byName[channel]
+	d.mu.Unlock()
+	if !ok || !bytes.Equal(kept.value, value) {
+		return Row{}, false
+	}
+	return kept.row.Clone(), true
+}
+
+func (d *decodedRows) put(channel string, value []byte, r Row) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.byName == nil {
+		d.byName = map[string]decodedRow{}
+	}
+	d.byName[channel] = decodedRow{bytes.Clone(value), r.Clone()}
+}
+
+func (d *decodedRows) forget(channel string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.byName, channel)
 }
 
 func (c *boltCatalog) Create(ctx context.Context, r Row) error {
@@ -44,7 +95,7 @@ func (c *boltCatalog) Create(ctx context.Context, r Row) error {
 func (c *boltCatalog) Get(ctx context.Context, channel string) (Row, error) {
 	var found Row
 	err := c.read(ctx, func(b *bolt.Bucket) (err error) {
-		found, _, err = row(b, channel)
+		found, _, err = c.row(b, channel)
 		return err
 	})
 	return found, err
@@ -69,7 +120,7 @@ func (c *boltCatalog) List(ctx context.Context) ([]Row, error) {
 func (c *boltCatalog) Claim(ctx context.Context, channel string, term int64) (Row, error) {
 	var claimed Row
 	err := c.write(ctx, func(tx *bolt.Tx) error {
-		r, _, err := row(tx.Bucket(rowsBucket), channel)
+		r, _, err := c.row(tx.Bucket(rowsBucket), channel)
 		if err != nil {
 			return err
 		}
@@ -93,7 +144,7 @@ func (c *boltCatalog) Update(ctx context.Context, channel string, term int64, ch
 		var before Row
 		var stored []byte
 		err := c.read(ctx, func(b *bolt.Bucket) error {
-			r, value, err := row(b, channel)
+			r, value, err := c.row(b, channel)
 			before, stored = r, bytes.Clone(value)
 			return err
 		})
@@ -123,13 +174,14 @@ func (c *boltCatalog) Update(ctx context.Context, channel string, term int64, ch
 func (c *boltCatalog) Delete(ctx context.Context, channel string, term int64) error {
 	return c.write(ctx, func(tx *bolt.Tx) error {
 		b := tx.Bucket(rowsBucket)
-		r, _, err := row(b, channel)
+		r, _, err := c.row(b, channel)
 		if err != nil {
 			return err
 		}
 		if err := r.checkTerm("delete", term); err != nil {
 			return err
 		}
+		c.decoded.forget(channel)
 		return b.Delete([]byte(channel))
 	})
 }

@@ -70,6 +70,8 @@ type boltCatalog struct {
 	// file is db's own handle: closing it gives the lock back where db itself
 	// cannot be trusted to close any more.
 	file *os.File
+	// decoded has a lock of its own.
+	decoded decodedRows
 
 	mu       sync.Mutex // guards all below
 	broken   error      // why nothing works any more

@@ -54,6 +54,9 @@ type Row struct {
 	TruncatedBefore *Checkpoint `json:"truncated_before,omitempty"`
 	// VChannels are the declared vchannels and the tombstones of dropped ones.
 	VChannels []VChannel `json:"vchannels,omitempty"`
+	// VChannelsKnown says that VChannels is complete. It is false for a log that
+	// was adopted, until its owner has looked through it.
+	VChannelsKnown bool `json:"vchannels_known,omitempty"`
 }
 
 // Checkpoint is a position together with the (term, tick) of the last data unit
@@ -66,9 +69,21 @@ type Checkpoint struct {
 	LastUnitTick message.Tick `json:"last_unit_tick"`
 }
 
-// VChannel is a declared vchannel, or the tombstone of a dropped one.
+// VChannel is a declared vchannel, or the tombstone of a dropped one, or both
+// when it was created again behind its drop.
 type VChannel struct {
-	Name        string       `json:"name"`
-	StartTick   message.Tick `json:"start_tick"`
+	Name string `json:"name"`
+	// StartTick is one below the tick of the record that created it.
+	StartTick message.Tick `json:"start_tick"`
+	// DroppedTick is the tick of the record that dropped it, 0 for none.
 	DroppedTick message.Tick `json:"dropped_tick,omitempty"`
+	// Dropping says that it takes no more records, and that the record which
+	// drops it may not be in the log yet, or not flushed.
+	Dropping bool `json:"dropping,omitempty"`
 }
+
+// Declared reports whether the vchannel takes records.
+func (v VChannel) Declared() bool { return !v.Dropping && v.Live() }
+
+// Live reports whether the vchannel has no tombstone that ended it.
+func (v VChannel) Live() bool { return v.DroppedTick == 0 || v.StartTick >= v.DroppedTick }

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/walrig/walrig/sdk/walimpls"
@@ -29,6 +30,13 @@ func (l *loader) build(root *node) *Config {
 	l.checkListen(cfg, root, "listen", cfg.Listen)
 	l.checkListen(cfg, root, "metrics_listen", cfg.MetricsListen)
 	l.plugins(cfg, root)
+	parallel, _ := strconv.Atoi(text("flusher.parallel"))
+	cfg.Flusher = Flusher{
+		Bucket: text("flusher.bucket"), MaxAge: duration(text("flusher.max_age")),
+		MaxBytes: size(text("flusher.max_bytes")), MaxMemory: size(text("flusher.max_memory")), Parallel: parallel,
+		CheckpointEvery: duration(text("flusher.checkpoint_every")), Timeout: duration(text("flusher.timeout")),
+		MinAge: duration(text("flusher.retain.min_age")), MaxPinAge: duration(text("flusher.retain.max_pin_age")),
+	}
 	cfg.Log = Log{Level: text("log.level"), Format: text("log.format")}
 	l.selectDefault(cfg, root)
 	return cfg

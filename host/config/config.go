@@ -23,6 +23,7 @@ type Config struct {
 	DefaultPlugin string
 	// Plugins are sorted by name; there is at least one.
 	Plugins []Plugin
+	Flusher Flusher
 	Log     Log
 
 	entries []Entry
@@ -42,6 +43,18 @@ type Plugin struct {
 	StartTimeout time.Duration
 	// Config is the backend's configuration, secrets resolved.
 	Config walimpls.Config
+}
+
+// Flusher says where and when records are flushed.
+type Flusher struct {
+	// Bucket is a URL; "" flushes nothing.
+	Bucket              string
+	MaxAge              time.Duration
+	MaxBytes, MaxMemory int
+	Parallel            int
+	CheckpointEvery     time.Duration
+	Timeout             time.Duration
+	MinAge, MaxPinAge   time.Duration
 }
 
 // Log says what is logged and how.

@@ -14,6 +14,8 @@ const (
 	TypeString   Type = "string"
 	TypeBool     Type = "bool"
 	TypeDuration Type = "duration"
+	TypeBytes    Type = "bytes"
+	TypeInt      Type = "number"
 	TypePath     Type = "path"
 	TypeAddress  Type = "host:port"
 	TypeSHA256   Type = "sha256"
@@ -72,6 +74,24 @@ var keyTable = []Key{
 		Doc: "An environment variable of the plugin's process. It gets these and a few harmless ones of the host, nothing else."},
 	{Name: "plugins.<name>.config.<key>", Type: TypeValue, DefaultDoc: "the plugin's; `dir` of rmq: `<data_dir>/rmq` for the plugin `local`, `<data_dir>/rmq-<name>` for others",
 		Doc: "The backend's own configuration; `walrig plugin describe NAME` lists its keys."},
+	{Name: "flusher.bucket", Type: TypeString, DefaultDoc: "none: nothing is flushed, and nothing removed from the logs",
+		Doc: "Where the records of all channels are flushed to, as a URL: `file:///abs/folder`, `s3://bucket?region=…`, `gs://bucket`, `azblob://container`. What is flushed is removed from the logs. See [flusher.md](flusher.md)."},
+	{Name: "flusher.max_age", Type: TypeDuration, Default: "10s",
+		Doc: "A virtual channel is flushed when its oldest record has waited so long."},
+	{Name: "flusher.max_bytes", Type: TypeBytes, Default: "64MiB",
+		Doc: "A virtual channel is flushed when so many bytes of it wait. One that holds twice as much, because its files cannot be written, is read from the log again later."},
+	{Name: "flusher.max_memory", Type: TypeBytes, Default: "256MiB",
+		Doc: "Bounds the records of one channel that are held in memory to be flushed, all virtual channels together. A single transaction may exceed it."},
+	{Name: "flusher.parallel", Type: TypeInt, Default: "4",
+		Doc: "How many virtual channels of one channel are flushed at once."},
+	{Name: "flusher.checkpoint_every", Type: TypeDuration, Default: "1s",
+		Doc: "How often the checkpoint of a channel is saved while it moves, and its log truncated."},
+	{Name: "flusher.timeout", Type: TypeDuration, Default: "1m",
+		Doc: "How long one flush may take before it is given up and tried again."},
+	{Name: "flusher.retain.min_age", Type: TypeDuration, Default: "0s",
+		Doc: "How old records have to be before they are removed from the log, although they are flushed. Readers that lag further behind lose their position."},
+	{Name: "flusher.retain.max_pin_age", Type: TypeDuration, Default: "1h",
+		Doc: "How long a reader that is connected and lags keeps records from being removed."},
 	{Name: "log.level", Type: TypeString, Default: "info", OneOf: []string{"debug", "info", "warn", "error"},
 		Doc: "The least important kind of log line that is written."},
 	{Name: "log.format", Type: TypeString, Default: "auto", OneOf: []string{"auto", "console", "json"},

@@ -2,6 +2,7 @@ package config
 
 import (
 	"encoding/hex"
+	"math"
 	"net"
 	"regexp"
 	"slices"
@@ -94,8 +95,18 @@ func (l *loader) check(key Key, n *node, dotted, text string) (string, bool) {
 		return strconv.FormatBool(b), true
 	case TypeDuration:
 		d, err := time.ParseDuration(text)
-		if err != nil || d <= 0 {
+		switch {
+		case err == nil && d == 0 && key.Default == "0s":
+		case err != nil || d <= 0:
 			return bad("a duration above zero such as 10s")
+		}
+	case TypeBytes:
+		if n, ok := byteSize(text); !ok || n <= 0 {
+			return bad("a size above zero such as 64MiB")
+		}
+	case TypeInt:
+		if n, err := strconv.Atoi(text); err != nil || n <= 0 || n > maxInt {
+			return bad("a number above zero")
 		}
 	case TypeAddress:
 		if !validAddress(text) && (text != "" || key.Default != "") {
@@ -125,6 +136,32 @@ func validAddress(text string) bool {
 	}
 	_, err = strconv.ParseUint(port, 10, 16)
 	return err == nil
+}
+
+const maxInt = 1 << 20
+
+var byteUnits = []struct {
+	suffix string
+	factor int64
+}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"B", 1}, {"", 1}}
+
+// byteSize reads a size such as 64MiB; one without a unit is in bytes.
+func byteSize(text string) (int64, bool) {
+	for _, u := range byteUnits {
+		digits, ok := strings.CutSuffix(text, u.suffix)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseInt(strings.TrimSpace(digits), 10, 64)
+		return n * u.factor, err == nil && n < math.MaxInt64/u.factor
+	}
+	return 0, false
+}
+
+// size reads a checked size; 0 for one that was wrong.
+func size(text string) int {
+	n, _ := byteSize(text)
+	return int(n)
 }
 
 // duration reads a checked duration; 0 for one that was wrong.

@@ -19,6 +19,7 @@ func TestAppendedRecordsAreReadBackUnchanged(t *testing.T) {
 	h := newHost(t, Options{})
 	c := h.create("orders")
 	ctx := testContext(t)
+	declare(t, c, "orders", "v1")
 	records := []client.Record{
 		{Payload: []byte("one")},
 		{},

@@ -11,9 +11,13 @@ import (
 
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest"
 
 	"github.com/walrig/walrig/conformance/faultbackend"
+	"github.com/walrig/walrig/flusher"
+	"github.com/walrig/walrig/flusher/parquet"
 	"github.com/walrig/walrig/host/catalog"
+	"github.com/walrig/walrig/host/flush"
 	"github.com/walrig/walrig/host/pluginhost"
 	"github.com/walrig/walrig/host/wal"
 	"github.com/walrig/walrig/host/walmanager"
@@ -144,6 +148,9 @@ type host struct {
 	opt     Options
 	plugins fakePlugins
 	catalog catalog.Catalog
+	// bucket is a folder to flush to, "" for none.
+	bucket string
+	flush  *flush.Service
 
 	srv     *Server
 	manager *walmanager.Manager
@@ -170,12 +177,14 @@ func (h *host) plugin() *fakePlugin { return h.plugins[0] }
 
 func (h *host) start(addr string) {
 	h.t.Helper()
-	opener := wal.NewOpener(wal.Options{
+	h.flush = newFlush(h.t, h.bucket, h.catalog)
+	opener := wal.NewOpener(h.flush.Options(wal.Options{
 		Catalog: h.catalog,
 		Backend: func(name string) (wal.Backend, error) { return h.plugins.Plugin(name) },
-	})
-	h.manager = walmanager.New(opener, nil)
+	}))
+	h.manager = walmanager.New(h.flush.Opener(opener), nil)
 	opt := h.opt
+	opt.Flush = h.flush
 	opt.Catalog, opt.Manager, opt.Plugins = h.catalog, h.manager, h.plugins
 	defaultTo(&opt.RetryMin, 5*time.Millisecond)
 	defaultTo(&opt.RetryMax, 20*time.Millisecond)
@@ -198,6 +207,28 @@ func (h *host) stop() {
 	srv.Shutdown(context.Background())
 	must(h.t, <-served)
 	_ = h.manager.Close(context.Background())
+	must(h.t, h.flush.Close())
+}
+
+// newFlush returns what flushes to a folder, nil for none.
+func newFlush(t testing.TB, bucket string, rows catalog.Catalog) *flush.Service {
+	t.Helper()
+	if bucket == "" {
+		return nil
+	}
+	sink, err := parquet.Open(testContext(t), "file://"+bucket, parquet.Options{})
+	must(t, err)
+	return flush.New(sink, rows, flusher.Options{Log: zaptest.NewLogger(t, zaptest.Level(zap.WarnLevel)), MaxAge: 200 * time.Millisecond, SaveEvery: 50 * time.Millisecond})
+}
+
+// newFlushingHost is newHost with a folder to flush to.
+func newFlushingHost(t testing.TB) *host {
+	t.Helper()
+	h := &host{t: t, plugins: []*fakePlugin{newPlugin(t, "local")}, catalog: catalog.NewMemory(), bucket: t.TempDir()}
+	h.opt.DefaultPlugin = "local"
+	h.start("127.0.0.1:0")
+	t.Cleanup(h.stop)
+	return h
 }
 
 func (h *host) restart() {
@@ -333,5 +364,15 @@ func until(t testing.TB, what string, cond func() bool) {
 			t.Fatalf("waited in vain until %s", what)
 		}
 		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// declare creates vchannels.
+func declare(t testing.TB, c *client.Client, channel string, names ...string) {
+	t.Helper()
+	created, err := c.CreateVChannels(testContext(t), channel, names, false)
+	must(t, err)
+	if len(created) != len(names) {
+		t.Fatalf("created %q of %q", created, names)
 	}
 }

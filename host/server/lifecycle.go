@@ -107,7 +107,8 @@ func (s *channels) plan(ctx context.Context, req createRequest) (catalog.Row, in
 		e.Hint = "leave --adopt out to create a new log, or name another --plugin"
 		return none, 0, e
 	}
-	row.StoreID = there.storeID
+	// A log that is there already may have vchannels; its first open finds out.
+	row.StoreID, row.VChannelsKnown = there.storeID, !there.exists
 	return row, there.highest.Term, nil
 }
 
@@ -251,6 +252,7 @@ func (c *channel) adopt(ctx context.Context) error {
 	_, err = c.set.opt.Catalog.Update(ctx, c.name, row.Term, func(row *catalog.Row) error {
 		if row.StoreID != there.storeID {
 			row.Checkpoints, row.TruncatedBefore = nil, nil
+			row.VChannels, row.VChannelsKnown = nil, false
 		}
 		row.Backend, row.StoreID = desc.Backend, there.storeID
 		return nil

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.uber.org/zap"
 
+	"github.com/walrig/walrig/flusher"
 	"github.com/walrig/walrig/host/catalog"
 	"github.com/walrig/walrig/host/pluginhost"
 	"github.com/walrig/walrig/host/wal"
@@ -24,6 +25,8 @@ type MetricsOptions struct {
 	// nil slice says that nothing is known now.
 	Channels func() []walmanager.ChannelState
 	Plugins  func() []pluginhost.Status
+	// Flusher returns a channel's flusher, nil if it has none.
+	Flusher func(channel string) *flusher.Flusher
 	// Version is walrig's.
 	Version string
 	Log     *zap.Logger

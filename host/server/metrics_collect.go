@@ -6,10 +6,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/walrig/walrig/flusher"
 	"github.com/walrig/walrig/host/pluginhost"
 	"github.com/walrig/walrig/host/wal"
 	"github.com/walrig/walrig/host/wal/scanner"
 	"github.com/walrig/walrig/host/walmanager"
+	"github.com/walrig/walrig/sdk/message"
 )
 
 // collector is Metrics as the registry sees it.
@@ -30,7 +32,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.NewInvalidMetric(c.m.descs[buildInfo], fmt.Errorf("panic while collecting: %v", p))
 		}
 	}()
-	s := &scrape{descs: &c.m.descs, out: ch, now: c.m.opt.Now()}
+	s := &scrape{descs: &c.m.descs, out: ch, now: c.m.opt.Now(), flushers: c.m.opt.Flusher}
 	s.put(buildInfo, 1, c.m.opt.Version)
 	for _, st := range c.m.opt.Plugins() {
 		s.plugin(st)
@@ -69,6 +71,8 @@ type scrape struct {
 	descs *[metricCount]*prometheus.Desc
 	out   chan<- prometheus.Metric
 	now   time.Time
+	// flushers returns a channel's flusher; nil where nothing is flushed.
+	flushers func(channel string) *flusher.Flusher
 }
 
 // put hands a gauge or a counter out, with the labels in the table's order.
@@ -115,6 +119,28 @@ func (s *scrape) channel(st walmanager.ChannelState) {
 		s.put(channelTickAge, max(0, s.now.Sub(now.LastTick.Time()).Seconds()), st.Channel)
 	}
 	s.scanners(st.Channel, now)
+	if s.flushers != nil {
+		if f := s.flushers(st.Channel); f != nil {
+			s.flush(st.Channel, f.Status(false))
+		}
+	}
+}
+
+func (s *scrape) flush(channel string, st flusher.Status) {
+	s.put(flushLag, float64(st.LagMillis)/1000, channel)
+	s.put(flushLagBytes, float64(st.LagBytes), channel)
+	s.put(flushMemory, float64(st.Memory), channel)
+	for id, at := range map[metricID]message.Tick{flushCheckpointAge: st.Saved.Tick, flushTruncationAge: st.Truncated.Tick} {
+		if at > 0 {
+			s.put(id, max(0, s.now.Sub(at.Time()).Seconds()), channel)
+		}
+	}
+	c := st.Counters
+	for id, n := range map[metricID]int64{
+		flushFiles: c.Files, flushRows: c.Rows, flushBytes: c.Bytes, flushFailures: c.Failures, flushDetached: c.Detached, flushLost: c.LostPositions,
+	} {
+		s.put(id, float64(n), channel)
+	}
 }
 
 // scanners sums up: readers choose their names, so that one series each could

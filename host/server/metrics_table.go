@@ -27,6 +27,17 @@ const (
 	scannerLag
 	scannerBufferedBytes
 	scannerViolations
+	flushLag
+	flushLagBytes
+	flushCheckpointAge
+	flushTruncationAge
+	flushMemory
+	flushFiles
+	flushRows
+	flushBytes
+	flushFailures
+	flushDetached
+	flushLost
 	pluginInfo
 	pluginState
 	pluginRestarts
@@ -89,6 +100,28 @@ var metricTable = [metricCount]metricDef{
 		"Bytes that the reorder and transaction buffers of these scanners hold", nil},
 	scannerViolations: {"walrig_scanner_violations", gaugeKind, []string{"channel"},
 		"Records out of tick order that scanners met since the term began; it must be 0", nil},
+	flushLag: {"walrig_flush_lag_seconds", gaugeKind, []string{"channel"},
+		"How far the channel's checkpoint, up to which everything is in files, is behind the last settled tick", nil},
+	flushLagBytes: {"walrig_flush_lag_bytes", gaugeKind, []string{"channel"},
+		"Bytes of records that were read to be flushed and are not in files, with those that detached virtual channels missed", nil},
+	flushCheckpointAge: {"walrig_flush_checkpoint_age_seconds", gaugeKind, []string{"channel"},
+		"How far the newest checkpoint in the catalog is behind the clock", nil},
+	flushTruncationAge: {"walrig_flush_truncation_age_seconds", gaugeKind, []string{"channel"},
+		"How far the truncation point is behind the clock: the log holds what is younger", nil},
+	flushMemory: {"walrig_flush_memory_bytes", gaugeKind, []string{"channel"},
+		"Bytes of records that wait in memory to be flushed, or are on their way", nil},
+	flushFiles: {"walrig_flush_files_total", counterKind, []string{"channel"},
+		"Files that were written since the channel was opened here", nil},
+	flushRows: {"walrig_flush_rows_total", counterKind, []string{"channel"},
+		"Records in these files", nil},
+	flushBytes: {"walrig_flush_bytes_total", counterKind, []string{"channel"},
+		"Bytes of these files", nil},
+	flushFailures: {"walrig_flush_failures_total", counterKind, []string{"channel"},
+		"Writes of files that failed and were tried again", nil},
+	flushDetached: {"walrig_flush_detached_total", counterKind, []string{"channel"},
+		"Times that a virtual channel whose files cannot be written was left behind, to catch up later", nil},
+	flushLost: {"walrig_flush_lost_positions_total", counterKind, []string{"channel"},
+		"Times that records were removed from the log before they were flushed; it must be 0", nil},
 	pluginInfo: {"walrig_plugin_info", gaugeKind, []string{"plugin", "backend", "version", "fencing"},
 		"Always 1; the labels say what the plugin is", nil},
 	pluginState: {"walrig_plugin_state", gaugeKind, []string{"plugin", "state"},

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/walrig/walrig/flusher"
 	"github.com/walrig/walrig/host/catalog"
 	"github.com/walrig/walrig/host/pluginhost"
 	"github.com/walrig/walrig/host/wal"
@@ -79,13 +80,16 @@ func newMeteredHost(t *testing.T) *meteredHost {
 	t.Helper()
 	p := newPlugin(t, "local")
 	h := &meteredHost{host: &host{t: t, plugins: fakePlugins{p}}}
+	t.Cleanup(func() { must(t, h.flush.Close()) })
 	h.metrics = NewMetrics(MetricsOptions{
 		Channels: func() []walmanager.ChannelState { return h.manager.Status() },
 		Plugins:  func() []pluginhost.Status { return []pluginhost.Status{p.Status()} },
+		Flusher:  func(channel string) *flusher.Flusher { return h.flush.Flusher(channel) },
 		Version:  "v1.2.3",
 	})
 	h.catalog = h.metrics.Catalog(catalog.NewMemory())
-	h.manager = walmanager.New(wal.NewOpener(wal.Options{
+	h.flush = newFlush(t, t.TempDir(), h.catalog)
+	h.manager = walmanager.New(h.flush.Opener(wal.NewOpener(h.flush.Options(wal.Options{
 		Catalog: h.catalog, Observer: h.metrics.Observer(),
 		Backend: func(name string) (wal.Backend, error) {
 			p, err := h.plugins.Plugin(name)
@@ -94,7 +98,7 @@ func newMeteredHost(t *testing.T) *meteredHost {
 			}
 			return h.metrics.Backend(name, p), nil
 		},
-	}), nil)
+	}))), nil)
 	h.srv, h.served = New(Options{
 		Catalog: h.catalog, Manager: h.manager, Plugins: h.plugins, DefaultPlugin: p.name,
 		RetryMin: 5 * time.Millisecond, RetryMax: 20 * time.Millisecond,
@@ -280,6 +284,10 @@ func TestScrapesFollowWhatHappensInAHost(t *testing.T) {
 func TestEveryRowOfTheTableIsScraped(t *testing.T) {
 	h := newMeteredHost(t)
 	appendAll(t, h.create("orders"), "orders", "one")
+	until(t, "the checkpoint is saved and the log cut", func() bool {
+		st := h.flush.Flusher("orders").Status(false)
+		return st.Saved.Tick > 0 && st.Truncated.Tick > 0
+	})
 	scraped := map[string]bool{}
 	for name := range h.scrape() {
 		name, _, _ = strings.Cut(name, "{")

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/walrig/walrig/host/catalog"
+	"github.com/walrig/walrig/host/flush"
 	"github.com/walrig/walrig/host/pluginhost"
 	"github.com/walrig/walrig/host/wal"
 	"github.com/walrig/walrig/host/walmanager"
@@ -79,6 +80,8 @@ type Options struct {
 	Catalog catalog.Catalog
 	Manager Manager
 	Plugins Plugins
+	// Flush has the flushers of the channels; nil flushes nothing.
+	Flush *flush.Service
 	// Mode is Standalone if empty.
 	Mode Mode
 	// DefaultPlugin is the plugin of channels that are created without a name

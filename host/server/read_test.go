@@ -132,6 +132,7 @@ func TestFollowerGetsWhatComesAndKnowsWhenItHasCaughtUp(t *testing.T) {
 func TestReaderGetsItsVChannelAndWhatIsForAll(t *testing.T) {
 	h := newHost(t, Options{})
 	c, ctx := h.create("orders"), testContext(t)
+	declare(t, c, "orders", "v1", "v2")
 	_, err := c.Append(ctx, "orders",
 		client.Record{VChannel: "v1", Payload: []byte("1")}, client.Record{VChannel: "v2", Payload: []byte("2")},
 		client.Record{Payload: []byte("all")}, client.Record{VChannel: "v2", Payload: []byte("3")})

@@ -90,6 +90,11 @@ func (s *Server) describeChannel(ctx, ask context.Context, c *channel) *walv1.Ch
 			st, reason = describeOpen(ask, c, w, out)
 		}
 	}
+	if f := s.opt.Flush.Flusher(c.name); f != nil {
+		if desc, err := c.description(ask); err == nil {
+			out.Flush, _ = flushStatus(f, newIDFormat(desc.IDLayout), false)
+		}
+	}
 	out.State, out.Error = string(st), wire.ErrorToProto(reason)
 	return out
 }

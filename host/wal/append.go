@@ -45,13 +45,13 @@ func (w *termWAL) submit(ctx context.Context, barrier message.Tick, batch []mess
 	limit := w.claim.limits.MaxMessageBytes
 	for i := range batch {
 		if batch[i].Size() > limit {
-			w.withoutOversized(op, limit)
+			if !w.withoutOversized(op, limit) {
+				return
+			}
 			break
 		}
 	}
-	if len(op.Batch) > 0 {
-		w.chain.Append(op)
-	}
+	w.chain.Append(op)
 }
 
 // refusedBodies forbids the commit of a transaction one of whose records is not
@@ -68,29 +68,16 @@ func (w *termWAL) refusedBodies(id uint64, results []Result) {
 	}
 }
 
-// withoutOversized takes the records above the limit out of op.
-func (w *termWAL) withoutOversized(op *interceptors.Operation, limit int) {
-	results := make([]Result, len(op.Batch))
-	kept, places := make([]message.Message, 0, len(op.Batch)), make([]int, 0, len(op.Batch))
+// withoutOversized takes the records above the limit out of op, and reports
+// whether any are left.
+func (w *termWAL) withoutOversized(op *interceptors.Operation, limit int) bool {
+	errs := make([]error, len(op.Batch))
 	for i := range op.Batch {
-		size := op.Batch[i].Size()
-		if size <= limit {
-			kept, places = append(kept, op.Batch[i]), append(places, i)
-			continue
+		if size := op.Batch[i].Size(); size > limit {
+			errs[i] = wire.TooLarge(op.Channel, size, limit)
 		}
-		err := wire.TooLarge(op.Channel, size, limit)
-		results[i].Outcome = walimpls.Outcome{State: walimpls.NotStored, Err: err}
 	}
-	done := op.Done
-	op.Batch, op.Done = kept, func(r []Result) {
-		for i, place := range places {
-			results[place] = r[i]
-		}
-		done(results)
-	}
-	if len(kept) == 0 {
-		go op.Done(nil)
-	}
+	return op.Without(errs)
 }
 
 // bodies lets the chain count the records of transactions in.
@@ -170,11 +157,11 @@ func (w *termWAL) refusal(ctx context.Context) error {
 // accepted tracks the batch from its tick on; w.mu is held.
 func (w *termWAL) accepted(op *interceptors.Operation, first message.Tick) {
 	var b *owner.Batch
-	switch t := op.Batch[0].Type; {
-	case t == message.TypeBeginTxn:
+	switch op.Batch[0].Type {
+	case message.TypeBeginTxn:
 		_, b = w.core.Begin(op.Batch[0], first)
 		w.txns[uint64(first)] = &txnClock{keepalive: op.Keepalive, expires: time.Now().Add(op.Keepalive)}
-	case t.IsExclusive():
+	case message.TypeDropVChannel:
 		w.core.Doom(op.Batch[0].VChannel)
 		fallthrough
 	default:

@@ -95,7 +95,10 @@ func (f *fixture) newCatalog() catalog.Catalog {
 
 func (f *fixture) create(c catalog.Catalog, channel string) {
 	f.t.Helper()
-	if err := c.Create(context.Background(), catalog.Row{Channel: channel, Plugin: "fault", Backend: faultbackend.Name}); err != nil {
+	if err := c.Create(context.Background(), catalog.Row{
+		Channel: channel, Plugin: "fault", Backend: faultbackend.Name, VChannelsKnown: true,
+		VChannels: []catalog.VChannel{{Name: "v1"}, {Name: "v2"}, {Name: "v3"}},
+	}); err != nil {
 		f.t.Fatal(err)
 	}
 }

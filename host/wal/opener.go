@@ -53,6 +53,12 @@ type Options struct {
 	// transaction (256 MiB).
 	TxnKeepalive time.Duration
 	MaxTxnBytes  int
+	// FlusherDrops says that a flusher turns dropped vchannels into tombstones,
+	// when it has flushed what they hold; else the WAL does it at once.
+	FlusherDrops bool
+	// FlushedVChannels lists the vchannels of which something was flushed, for a
+	// log whose row is lost; nil for none.
+	FlushedVChannels func(ctx context.Context, channel, storeID string) ([]string, error)
 	// WABBytes and WABAge bound the write-ahead buffer (32 MiB, 30 s).
 	WABBytes int
 	WABAge   time.Duration
@@ -120,7 +126,7 @@ func (o *opener) Open(ctx context.Context, channel string, term int64) (WAL, err
 	if err != nil {
 		return nil, err
 	}
-	return newTermWAL(c, o.opt, open), nil
+	return newTermWAL(c, o.opt, row, open), nil
 }
 
 // Close implements Opener. The opener holds nothing of its own.

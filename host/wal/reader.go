@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/walrig/walrig/host/catalog"
+	"github.com/walrig/walrig/host/wal/owner"
 	"github.com/walrig/walrig/host/wal/scanner"
 	"github.com/walrig/walrig/host/wal/wab"
 	"github.com/walrig/walrig/sdk/message"
@@ -13,7 +14,10 @@ import (
 )
 
 // readerHandle is one running scanner.
-type readerHandle struct{ scanner *scanner.Scanner }
+type readerHandle struct {
+	scanner *scanner.Scanner
+	number  uint64
+}
 
 // Read implements WAL.
 func (w *termWAL) Read(ctx context.Context, opt scanner.Options) (*scanner.Scanner, error) {
@@ -30,6 +34,8 @@ func (w *termWAL) Read(ctx context.Context, opt scanner.Options) (*scanner.Scann
 	}
 	w.mu.Lock()
 	r.scanner = s
+	w.lastReader++
+	r.number = w.lastReader
 	err = w.err
 	if err == nil {
 		w.readers[r] = struct{}{}
@@ -173,7 +179,12 @@ func (w *termWAL) Truncate(ctx context.Context, before message.ID) error {
 	if err != nil {
 		return err
 	}
-	_, err = w.claim.catalog.Update(ctx, w.claim.channel, w.claim.term, func(row *catalog.Row) error {
+	return w.TruncateAt(ctx, point)
+}
+
+// TruncateAt implements WAL.
+func (w *termWAL) TruncateAt(ctx context.Context, point catalog.Checkpoint) error {
+	_, err := w.claim.catalog.Update(ctx, w.claim.channel, w.claim.term, func(row *catalog.Row) error {
 		last := row.TruncatedBefore
 		if last != nil && last.ID >= point.ID {
 			return nil
@@ -188,7 +199,7 @@ func (w *termWAL) Truncate(ctx context.Context, before message.ID) error {
 	if err != nil {
 		return err
 	}
-	return w.withHandle(ctx, func(h asyncHandle) error { return h.Truncate(ctx, before) })
+	return w.withHandle(ctx, func(h asyncHandle) error { return h.Truncate(ctx, point.ID) })
 }
 
 // truncationPoint describes a truncation before the id: the (term, tick) of the
@@ -247,12 +258,13 @@ func lastUnitRemoved(ctx context.Context, h asyncHandle, from message.ID, point 
 		for i := range batch {
 			m := &batch[i]
 			removed := m.ID < point.ID
-			unit := removed && m.Type != message.TypeFence && m.Type != message.TypeTimeTick && m.Type != message.TypeBarrier
+			unit := removed && m.Type == message.TypeData
 			switch {
 			case m.Type == message.TypeCommitTxn || m.Type == message.TypeRollbackTxn:
 				_, lost := open[m.TxnID]
 				delete(open, m.TxnID)
-				unit = m.Type == message.TypeCommitTxn && (removed || lost)
+				bodies, ok := owner.BodyCount(m)
+				unit = m.Type == message.TypeCommitTxn && (removed || lost) && (bodies > 0 || !ok)
 			case m.TxnID != 0:
 				if removed {
 					open[m.TxnID] = m.Term

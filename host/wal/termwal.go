@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/walrig/walrig/host/catalog"
 	"github.com/walrig/walrig/host/wal/interceptors"
 	"github.com/walrig/walrig/host/wal/owner"
 	"github.com/walrig/walrig/host/wal/tso"
@@ -20,12 +21,16 @@ import (
 // second one (beat) writes time ticks, extends the tick window and lets
 // transactions expire. Both end with Close, or when the term ends.
 type termWAL struct {
-	claim  *claim
-	opt    Options
-	log    *zap.Logger
-	chain  *interceptors.Chain
-	buffer *wab.Buffer
-	clock  *tso.Clock
+	claim *claim
+	opt   Options
+	log   *zap.Logger
+	chain *interceptors.Chain
+	// vchannels are the declared ones; vchannelWrites is held while the row's are
+	// changed.
+	vchannels      *vchannels
+	vchannelWrites sync.Mutex
+	buffer         *wab.Buffer
+	clock          *tso.Clock
 
 	// ctx ends when Close is called or the term ends.
 	ctx    context.Context
@@ -62,6 +67,8 @@ type termWAL struct {
 	change  chan struct{}
 	awaited bool
 	readers map[*readerHandle]struct{}
+	// lastReader is the newest reader's number.
+	lastReader uint64
 	// waiting counts the appends that wait for their ticks.
 	waiting int
 	// violations are those of the scanners that were closed.
@@ -83,7 +90,7 @@ type call struct {
 	settled func()
 }
 
-func newTermWAL(c *claim, opt Options, open *opening) *termWAL {
+func newTermWAL(c *claim, opt Options, row catalog.Row, open *opening) *termWAL {
 	w := &termWAL{
 		claim: c, opt: opt, log: c.log,
 		clock: open.clock, core: owner.New(c.term, open.tick),
@@ -93,16 +100,23 @@ func newTermWAL(c *claim, opt Options, open *opening) *termWAL {
 		change: make(chan struct{}), readers: map[*readerHandle]struct{}{}, lastPersisted: time.Now(),
 	}
 	w.ctx, w.cancel = context.WithCancelCause(context.Background())
+	w.vchannels = newVChannels(w)
+	w.vchannels.take(row)
+	if row.VChannelsKnown {
+		w.vchannels.open()
+	}
 	w.chain = interceptors.NewChain(w.accept,
 		interceptors.Metrics(opt.Observer),
 		interceptors.Term(w.Err),
 		interceptors.Lock(),
+		interceptors.VChannels(w.vchannels),
 		interceptors.Txn(bodies{w}),
 	)
 	w.install(open.handle)
-	w.wg.Add(2)
+	w.wg.Add(3)
 	go w.run()
 	go w.beat()
+	go w.recoverVChannels(row)
 	return w
 }
 
@@ -143,6 +157,7 @@ func (w *termWAL) Status() Status {
 	s.WAB = w.buffer.Stats()
 	for _, r := range readers {
 		st := r.scanner.Status()
+		st.Number = r.number
 		s.Violations += st.Violations
 		s.Readers = append(s.Readers, st)
 	}

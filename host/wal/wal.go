@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/walrig/walrig/host/catalog"
 	"github.com/walrig/walrig/host/wal/interceptors"
 	"github.com/walrig/walrig/host/wal/scanner"
 	"github.com/walrig/walrig/host/wal/wab"
@@ -59,6 +60,26 @@ type WAL interface {
 	// Truncate removes what lies before the id. It is refused above the last
 	// confirmed id: what is unresolved, or part of an open transaction, stays.
 	Truncate(ctx context.Context, before message.ID) error
+	// TruncateAt is Truncate to a checkpoint that was handed out, by somebody who
+	// knows the last unit that loses a record. The row's truncation point is saved
+	// first and never goes back.
+	TruncateAt(ctx context.Context, point catalog.Checkpoint) error
+	// CreateVChannels declares vchannels, so that they take records. Those that
+	// are declared already are left alone; created says which were not.
+	CreateVChannels(ctx context.Context, names []string) (created []string, err error)
+	// DropVChannel makes a vchannel take no more records, for ever unless it is
+	// created again, and writes the record that drops it. ErrNotFound: it is not
+	// declared.
+	DropVChannel(ctx context.Context, name string) error
+	// VChannels returns the declared vchannels and the tombstones.
+	VChannels(ctx context.Context) ([]catalog.VChannel, error)
+	// NoteVChannel declares the vchannel that the record of the tick created,
+	// unless the row knows it or that it was dropped; VChannelDropped leaves its
+	// tombstone. Both are for whoever replays the log.
+	NoteVChannel(ctx context.Context, name string, tick message.Tick) error
+	VChannelDropped(ctx context.Context, name string, tick message.Tick) error
+	// Flush writes the record that asks for a flush of a vchannel, or of all for "".
+	Flush(ctx context.Context, vchannel string) Result
 	// Bounds returns the ends of the log.
 	Bounds(ctx context.Context) (walimpls.Bounds, error)
 	// Status returns what is known without asking the backend.

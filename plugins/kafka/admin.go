@@ -51,8 +51,15 @@ type deleteRecordsPartitionReply struct {
 	ErrorCode    int16 `kafka:"min=v0,max=v1"`
 }
 
-func (*deleteRecordsRequest) ApiKey() protocol.ApiKey  { return protocol.DeleteRecords }
-func (*deleteRecordsResponse) ApiKey() protocol.ApiKey { return protocol.DeleteRecords }
+// ApiKey is the name that protocol.Message has.
+func (*deleteRecordsRequest) ApiKey() protocol.ApiKey { //nolint:revive // an interface's name
+	return protocol.DeleteRecords
+}
+
+// ApiKey is the name that protocol.Message has.
+func (*deleteRecordsResponse) ApiKey() protocol.ApiKey { //nolint:revive // an interface's name
+	return protocol.DeleteRecords
+}
 
 // request asks c with the version that `needed` names.
 func (k *cluster) request(ctx context.Context, c *conn, m protocol.Message) (protocol.Message, error) {

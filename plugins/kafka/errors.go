@@ -80,30 +80,30 @@ func typed(channel, what string, err error) *walimpls.Error {
 	return e
 }
 
-// refine gives e what the broker's code says.
-func (a *answerError) refine(e *walimpls.Error) {
-	switch a.code {
+// refine gives out what the broker's code says.
+func (e *answerError) refine(out *walimpls.Error) {
+	switch e.code {
 	case codeTopicAuthorization, codeClusterAuth, codeTxnIDAuthorization, codeSASLFailed:
-		e.Code, e.Retryable, e.Hint = walimpls.CodePermissionDenied, false, hintACL
+		out.Code, out.Retryable, out.Hint = walimpls.CodePermissionDenied, false, hintACL
 	case codeMessageTooLarge, codeRecordListTooLarge:
-		e.Code, e.Retryable = walimpls.CodeTooLarge, false
-		e.Hint = fmt.Sprintf("set the topic's max.message.bytes to %d or more", maxTopicMessage)
+		out.Code, out.Retryable = walimpls.CodeTooLarge, false
+		out.Hint = fmt.Sprintf("set the topic's max.message.bytes to %d or more", maxTopicMessage)
 	case codeInvalidReplication, codeInvalidConfig, codePolicyViolation, codeInvalidRequest, codeUnsupportedVersion, codeTopicDeletionOff:
-		e.Code, e.Retryable = walimpls.CodeInvalidArgument, false
-		e.Hint = "check replication_factor, min_insync_replicas and the broker's policies"
+		out.Code, out.Retryable = walimpls.CodeInvalidArgument, false
+		out.Hint = "check replication_factor, min_insync_replicas and the broker's policies"
 	case codeUnknownTopic, codeUnknownTopicID:
-		e.Hint = "the brokers do not know the topic (yet)"
+		out.Hint = "the brokers do not know the topic (yet)"
 	case codeNotEnoughReplicas, codeNotEnoughAfter:
-		e.Hint = "fewer replicas are in sync than min.insync.replicas wants: start the missing brokers"
+		out.Hint = "fewer replicas are in sync than min.insync.replicas wants: start the missing brokers"
 	case codeInvalidTimestamp:
-		e.Retryable = false
-		e.Hint = "set the topic's message.timestamp.type to LogAppendTime, or mend this machine's clock"
+		out.Retryable = false
+		out.Hint = "set the topic's message.timestamp.type to LogAppendTime, or mend this machine's clock"
 	case codeInvalidTxnState, codeInvalidRecord, codeOutOfOrder:
-		e.Retryable = false
-		e.Hint = hintReopen
+		out.Retryable = false
+		out.Hint = hintReopen
 	default:
-		if a.code.retriable() {
-			e.Hint = hintBrokers
+		if e.code.retriable() {
+			out.Hint = hintBrokers
 		}
 	}
 }

@@ -241,16 +241,19 @@ func (h *handle) Truncate(ctx context.Context, before message.ID) error {
 }
 
 // keepAlive starts the renewal of what fences.
-func (h *handle) keepAlive(who producerID, retired []int64, lease time.Duration) {
+func (h *handle) keepAlive(who producerID, old []*retired, lease time.Duration) {
 	every := h.o.s.renewInterval
 	if every == 0 {
 		every = min(lease/4, time.Hour)
 	}
+	var turn sync.Mutex // guards what is in old
 	renew := func(ctx context.Context) error {
+		turn.Lock()
+		defer turn.Unlock()
 		err := h.o.k.emptyAbort(ctx, txnID(h.l.topic), h.l.topic, who)
-		for _, pid := range retired {
+		for _, r := range old {
 			if err == nil {
-				err = h.o.k.retire(ctx, h.l, pid)
+				err = h.o.k.retire(ctx, h.l, r)
 			}
 		}
 		return err

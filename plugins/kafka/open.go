@@ -97,18 +97,18 @@ func (a *attempt) run(ctx context.Context) (*handle, error) {
 	a.step("aborted")
 	// Producers of another id, which the epoch does not fence: the transactional id
 	// expired or ran out of epochs since.
-	var retired []int64
+	var old []*retired
 	for pid := range before.producers {
 		if pid != who.pid {
-			retired = append(retired, pid)
+			old = append(old, &retired{pid: pid, base: before.high - 1})
 		}
 	}
-	for _, pid := range retired {
-		if err := o.k.retire(ctx, l, pid); err != nil {
+	for _, r := range old {
+		if err := o.k.retire(ctx, l, r); err != nil {
 			return nil, err
 		}
 	}
-	now, err := a.awaitMarker(ctx, before, who, retired)
+	now, err := a.awaitMarker(ctx, before, who, old)
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func (a *attempt) run(ctx context.Context) (*handle, error) {
 	if err := a.judge(&now); err != nil {
 		return nil, err
 	}
-	return a.own(ctx, now, who, retired, lease)
+	return a.own(ctx, now, who, old, lease)
 }
 
 // wrote reports whether the highest pair is this Open's own: an earlier run of it
@@ -144,7 +144,7 @@ func (a *attempt) pair(highest walimpls.Pair) walimpls.Pair {
 }
 
 // own writes the fence record and makes the handle.
-func (a *attempt) own(ctx context.Context, t tail, who producerID, retired []int64, lease time.Duration) (*handle, error) {
+func (a *attempt) own(ctx context.Context, t tail, who producerID, old []*retired, lease time.Duration) (*handle, error) {
 	o, l := a.o, a.l
 	pair, at := a.pair(t.highest), t.fence
 	p := newProducer(o.k, o.log, l.channel, l.topic, l.id, who, t.high-1)
@@ -164,7 +164,7 @@ func (a *attempt) own(ctx context.Context, t tail, who producerID, retired []int
 	}
 	ch := walimpls.Channel{Name: l.channel, StoreID: l.id.String(), Pair: pair, Access: walimpls.AccessReadWrite}
 	h := newHandle(o, l, ch, p, at)
-	h.keepAlive(who, retired, lease)
+	h.keepAlive(who, old, lease)
 	o.log.Info("opened", zap.String("channel", l.channel), zap.String("topic", l.topic), zap.Stringer("pair", pair),
 		zap.Int64("producer_id", who.pid), zap.Int16("producer_epoch", who.epoch), zap.Int64("fence_offset", at))
 	return h, nil
@@ -183,12 +183,12 @@ func (a *attempt) fenceFailed(ctx context.Context, out walimpls.Outcome) error {
 
 // awaitMarker reads on until the marker that fences is in the log, and so to a tail
 // that no earlier handle can change.
-func (a *attempt) awaitMarker(ctx context.Context, t tail, who producerID, retired []int64) (tail, error) {
+func (a *attempt) awaitMarker(ctx context.Context, t tail, who producerID, old []*retired) (tail, error) {
 	o, l := a.o, a.l
 	pos, marked, overtaken := t.high, false, false
 	open := map[int64]bool{}
-	for _, pid := range retired {
-		open[pid] = true
+	for _, r := range old {
+		open[r.pid] = true
 	}
 	err := o.k.onLeader(ctx, l.topic, l.id, func(c *conn) error {
 		high, err := o.k.offset(ctx, c, l.topic, offsetLatest)
@@ -221,32 +221,65 @@ func (a *attempt) awaitMarker(ctx context.Context, t tail, who producerID, retir
 	return t, err
 }
 
-// retire fences every epoch of a producer that has no transactional id any more, by
-// a hidden record of the highest epoch. Repeated, it keeps that state alive.
-func (k *cluster) retire(ctx context.Context, l *ref, pid int64) error {
+// retired is a producer that has no transactional id any more.
+type retired struct {
+	pid int64
+	// sequence is the next to try, base the highest offset that was seen: an answer at
+	// or below it is that of a batch which somebody else has written.
+	sequence int32
+	base     int64
+}
+
+// maxRetireTries bounds the search for the sequence where another owner stopped.
+const maxRetireTries = 4096
+
+// retire fences every epoch of a producer by a hidden record of the highest epoch. It
+// is a new record each time, which keeps the brokers' memory of it alive.
+func (k *cluster) retire(ctx context.Context, l *ref, r *retired) error {
+	for range maxRetireTries {
+		p, err := k.produceHidden(ctx, l, producerID{pid: r.pid, epoch: math.MaxInt16}, r.sequence)
+		if err != nil {
+			return err
+		}
+		switch {
+		case p.code == codeNone && p.base > r.base:
+			r.base = p.base
+			r.sequence++
+			return nil
+		case p.code == codeNone, p.code == codeOutOfOrder, p.code == codeDuplicate:
+			r.sequence++ // another owner got further
+		default:
+			return answered("fence the former producer", int16(p.code), p.message)
+		}
+	}
+	return answered("fence the former producer", int16(codeOutOfOrder), "its sequence is not found")
+}
+
+// produceHidden appends one record that no reader is shown.
+func (k *cluster) produceHidden(ctx context.Context, l *ref, who producerID, sequence int32) (r produced, err error) {
 	hidden := message.Message{Type: message.TypeInvalid}
-	b := newBatch(producerID{pid: pid, epoch: math.MaxInt16}, 0, 0, time.Now().UnixMilli(), 128)
+	b := newBatch(who, sequence, 0, time.Now().UnixMilli(), 128)
 	b.add(appendBody(nil, &hidden, l.id.tag(), nil))
 	bytes, err := b.finish()
 	if err != nil {
-		return err
+		return r, err
 	}
-	return k.onLeader(ctx, l.topic, l.id, func(c *conn) error {
+	err = k.onLeader(ctx, l.topic, l.id, func(c *conn) error {
 		a := newAnswer()
 		c.sendProduce(l.topic, bytes, k.s.requestTimeout, a.set)
 		frame, err := a.wait(ctx)
 		if err != nil {
 			return err
 		}
-		r, err := decodeProduce(frame[8:])
-		if err != nil {
+		if r, err = decodeProduce(frame[8:]); err != nil {
 			return &lostError{addr: c.addr, err: err}
 		}
-		if r.code == codeOutOfOrder || r.code == codeDuplicate {
-			return nil // it is fenced already
+		if r.code.retriable() {
+			return answered("fence the former producer", int16(r.code), r.message)
 		}
-		return answered("fence the former producer", int16(r.code), r.message)
+		return nil
 	})
+	return r, err
 }
 
 // prepare finds or creates the topic, checks its settings, and returns how long the

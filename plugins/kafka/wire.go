@@ -25,13 +25,6 @@ func appendCompact(b []byte, s string) []byte {
 	return append(b, s...)
 }
 
-func appendBool(b []byte, v bool) []byte {
-	if v {
-		return append(b, 1)
-	}
-	return append(b, 0)
-}
-
 // wireReader reads fields until the first error and remembers it; every read after
 // it returns zero. It never panics and never allocates by a length that it was given.
 type wireReader struct {
@@ -221,6 +214,7 @@ type topicMeta struct {
 	partitionCode kafkaCode
 	leader        int32
 	replicas      int
+	inSync        int
 }
 
 // metadata is the answer to a metadata request.
@@ -264,12 +258,12 @@ func decodeMetadata(body []byte) (metadata, error) {
 			r.i32() // leader epoch
 			replicas := r.length()
 			r.take(4 * max(0, replicas))
-			for range 2 { // in-sync and offline replicas
-				r.take(4 * max(0, r.length()))
-			}
+			inSync := r.length()
+			r.take(4 * max(0, inSync))
+			r.take(4 * max(0, r.length())) // offline replicas
 			r.tags()
 			if index == 0 {
-				t.partitionCode, t.leader, t.replicas = code, leader, replicas
+				t.partitionCode, t.leader, t.replicas, t.inSync = code, leader, replicas, inSync
 			}
 		}
 		r.i32() // authorized operations

@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/walrig/walrig/sdk/walimpls"
 )
@@ -22,14 +25,33 @@ const maxAnswer = 64 << 20
 // request timeout, and by its context.
 type admin struct {
 	settings *settings
-	http     *http.Client
 	creds    *credentials
 	run      *background
+
+	mu   sync.Mutex // guards what follows
+	http *http.Client
 }
 
-func newAdmin(s *settings, creds *credentials, run *background) *admin {
-	return &admin{settings: s, creds: creds, run: run, http: &http.Client{
-		Transport: &http.Transport{MaxIdleConnsPerHost: 16, IdleConnTimeout: s.connectTimeout * 4, TLSHandshakeTimeout: s.connectTimeout},
+// client makes the HTTP client, which reads the certificates, at the first request.
+func (a *admin) client() (*http.Client, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.http != nil {
+		return a.http, nil
+	}
+	cfg, err := a.settings.tlsConfig()
+	if err != nil {
+		return nil, walimpls.Errorf(walimpls.CodeInvalidArgument, "", "admin API: %w", err)
+	}
+	connect := a.settings.connectTimeout
+	a.http = &http.Client{
+		Transport: &http.Transport{
+			DialContext:         (&net.Dialer{Timeout: connect}).DialContext,
+			TLSClientConfig:     cfg,
+			TLSHandshakeTimeout: connect,
+			MaxIdleConnsPerHost: 16,
+			IdleConnTimeout:     30 * time.Second,
+		},
 		// A broker redirects to the one that serves the topic. It is as trusted as
 		// the first, but not over a weaker scheme.
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
@@ -43,10 +65,17 @@ func newAdmin(s *settings, creds *credentials, run *background) *admin {
 			}
 			return nil
 		},
-	}}
+	}
+	return a.http, nil
 }
 
-func (a *admin) close() { a.http.CloseIdleConnections() }
+func (a *admin) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.http != nil {
+		a.http.CloseIdleConnections()
+	}
+}
 
 // answer is what came back.
 type answer struct {
@@ -76,10 +105,11 @@ func (r *answer) reason() string {
 func (a *admin) call(ctx context.Context, method string, path []string, query string, body any) (*answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.settings.requestTimeout)
 	defer cancel()
-	if err := a.prepare(); err != nil {
-		return nil, walimpls.Errorf(walimpls.CodeInvalidArgument, "", "admin API: %w", err)
+	httpClient, err := a.client()
+	if err != nil {
+		return nil, err
 	}
-	bearer, err := bounded(ctx, a.run, a.creds.bearer, func(string) {})
+	bearer, err := a.bearer(ctx)
 	if err != nil {
 		return nil, unavailable("", "admin API", err)
 	}
@@ -106,7 +136,7 @@ func (a *admin) call(ctx context.Context, method string, path []string, query st
 	if bearer != "" {
 		req.Header.Set("Authorization", "Bearer "+bearer)
 	}
-	resp, err := a.http.Do(req)
+	resp, err := httpClient.Do(req)
 	if err != nil {
 		return nil, unavailable("", "admin API", err)
 	}
@@ -122,21 +152,12 @@ func (a *admin) call(ctx context.Context, method string, path []string, query st
 	return r, a.failure(method, path, r)
 }
 
-// prepare reads the certificates at the first request.
-func (a *admin) prepare() error {
-	a.creds.mu.Lock()
-	defer a.creds.mu.Unlock()
-	//nolint:forcetypeassert // newAdmin made it
-	t := a.http.Transport.(*http.Transport)
-	if t.TLSClientConfig != nil || !strings.HasPrefix(a.settings.adminURL, "https:") {
-		return nil
+// bearer is the token of a request. Only OAuth 2.0 asks somebody for it.
+func (a *admin) bearer(ctx context.Context) (string, error) {
+	if a.settings.oauth2Issuer == "" {
+		return a.creds.bearer()
 	}
-	cfg, err := a.settings.tlsConfig()
-	if err != nil {
-		return err
-	}
-	t.TLSClientConfig = cfg
-	return nil
+	return bounded(ctx, a.run, a.creds.bearer, func(string) {})
 }
 
 func (a *admin) failure(method string, path []string, r *answer) error {
@@ -145,8 +166,9 @@ func (a *admin) failure(method string, path []string, r *answer) error {
 	case http.StatusNotFound:
 		return fmt.Errorf("%s: %w", what, errMissing)
 	case http.StatusUnauthorized, http.StatusForbidden:
+		// Pulsar answers a missing right with either status.
 		code := walimpls.CodePermissionDenied
-		if r.status == http.StatusUnauthorized {
+		if r.status == http.StatusUnauthorized && !strings.HasPrefix(r.reason(), "Unauthorized to") {
 			code = walimpls.CodeUnauthenticated
 		}
 		e := walimpls.Errorf(code, "", "%s", what)

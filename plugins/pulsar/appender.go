@@ -173,11 +173,21 @@ func (a *appender) run() {
 }
 
 func (a *appender) send(s *sent) {
-	err := a.p.send(&client.ProducerMessage{Payload: s.env.payload, Properties: s.env.properties()}, func(id client.MessageID, err error) {
-		a.answer(s, id, err)
-	})
-	if err != nil {
-		a.fail(stateFenced, err)
+	msg := &client.ProducerMessage{Payload: s.env.payload, Properties: s.env.properties()}
+	for {
+		err := a.p.send(msg, func(id client.MessageID, err error) { a.answer(s, id, err) })
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, errOffline) {
+			a.fail(stateFenced, err)
+			return
+		}
+		select {
+		case <-a.p.connected():
+		case <-a.stop:
+			return // and s is unknown already
+		}
 	}
 }
 

@@ -29,6 +29,7 @@ const (
 	saysProducerFenced  = "Producer was fenced, failing pending messages, stop reconnecting"
 	saysTopicNotFound   = "Topic not found, stop reconnecting, close the producer"
 	saysTopicTerminated = "Topic was terminated, failing pending messages, stop reconnecting, close the producer"
+	saysReconnected     = "Reconnected producer to broker"
 	saysReconnectEnded  = "Producer is shutting down. Close the reconnect event loop"
 )
 

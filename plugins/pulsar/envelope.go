@@ -122,18 +122,15 @@ func parseEnvelope(props map[string]string, payload []byte) (*envelope, error) {
 	return e, nil
 }
 
-// records decodes the records from number skip on. Their payloads are parts of
-// the envelope's.
-func (e *envelope) records(at entry, skip int) ([]message.Message, error) {
-	out := make([]message.Message, 0, max(0, e.count-skip))
+// records decodes the records of the message at. Their payloads are parts of the
+// envelope's.
+func (e *envelope) records(at entry) ([]message.Message, error) {
+	out := make([]message.Message, 0, e.count)
 	rest := e.payload
 	for i := range e.count {
 		var body []byte
 		if body, rest = cutRecord(rest); body == nil {
 			return nil, fmt.Errorf("%w: message %s ends in record %d of %d", message.ErrBadRecord, at, i, e.count)
-		}
-		if i < skip {
-			continue
 		}
 		m, err := message.DecodeRecord(body)
 		if err != nil {

@@ -11,8 +11,12 @@ import (
 
 const hintReopen = "open the channel again with the next incarnation; that settles what is unknown"
 
-// errMissing says that Pulsar has no such topic, namespace or entry.
-var errMissing = errors.New("not found in pulsar")
+var (
+	// errMissing says that Pulsar has no such topic, subscription or namespace.
+	errMissing = errors.New("not found in pulsar")
+	// errNoEntry says that a topic has no such message.
+	errNoEntry = errors.New("there is no such message")
+)
 
 func closedError(channel, what string) *walimpls.Error {
 	return walimpls.Errorf(walimpls.CodeClosed, channel, "%s: the handle is closed", what)

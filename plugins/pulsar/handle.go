@@ -240,7 +240,7 @@ func (h *handle) truncate(ctx context.Context, t *tail, at entry, index int) err
 	if point > t.cursor.point {
 		env, err := h.o.admin.read(ctx, topic, at)
 		switch {
-		case errors.Is(err, errMissing) || err == nil && index >= env.count:
+		case errors.Is(err, errNoEntry) || err == nil && index >= env.count:
 			// The id lies in a hole: what follows it is the first record that stays.
 			next, ok := t.layout.after(at)
 			if !ok {

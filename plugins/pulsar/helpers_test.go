@@ -39,9 +39,11 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+func long() bool { return os.Getenv(longVariable) != "" }
+
 // rounds is full with WALRIG_TEST_PULSAR_LONG=1, else few.
 func rounds(few, full int) int {
-	if os.Getenv(longVariable) != "" {
+	if long() {
 		return full
 	}
 	return few

@@ -2,6 +2,7 @@ package pulsar
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"github.com/walrig/walrig/sdk/message"
@@ -144,6 +145,18 @@ func (t *tail) bounds() walimpls.Bounds {
 
 // tail reads the end of a log. l may be nil.
 func (o *opener) tail(ctx context.Context, topic string, l *logState) (*tail, error) {
+	const tries = 3
+	for try := 1; ; try++ {
+		t, err := o.tryTail(ctx, topic, l)
+		// The newest message may go between two requests: another one came, and a
+		// truncation.
+		if err == nil || !errors.Is(err, errNoEntry) || try == tries {
+			return t, err
+		}
+	}
+}
+
+func (o *opener) tryTail(ctx context.Context, topic string, l *logState) (*tail, error) {
 	// The properties first: a topic that is made anew in between has entries that
 	// the old point does not fit, and no record is shown that must not be.
 	c, err := o.admin.cursor(ctx, topic)

@@ -33,7 +33,7 @@ var _ walimpls.Opener = (*opener)(nil)
 func newOpener(s settings, log *zap.Logger) *opener {
 	o := &opener{settings: s, log: log, run: &background{}, logs: map[string]*logState{}, turns: map[string]*turn{}}
 	o.creds = &credentials{settings: &o.settings}
-	o.admin = newAdmin(&o.settings, o.creds, o.run)
+	o.admin = &admin{settings: &o.settings, creds: o.creds, run: o.run}
 	o.alive, o.end = context.WithCancelCause(context.Background())
 	return o
 }

@@ -16,11 +16,9 @@ type policy struct {
 	// path and query are where it is set.
 	path, query string
 	want        any
-	// only limits the comparison to these keys of an object; a broker may add others.
+	// sub is the part of the field that counts, "" for all of it.
 	sub string
 }
-
-const dedupSnapshotSeconds = 10
 
 // policies are what keeps Pulsar from removing what was not truncated, from
 // storing anything twice, and from making topics that nobody asked for.
@@ -38,7 +36,7 @@ var policies = []policy{
 		want: map[string]any{"inactiveTopicDeleteMode": "delete_when_no_subscriptions", "maxInactiveDurationSeconds": 86400.0, "deleteWhileInactive": false}},
 	{field: "deduplicationEnabled", path: "deduplication", want: true},
 	// Deduplication has a cursor of its own that holds data until its snapshot.
-	{field: "deduplicationSnapshotIntervalSeconds", path: "deduplicationSnapshotInterval", want: float64(dedupSnapshotSeconds)},
+	{field: "deduplicationSnapshotIntervalSeconds", path: "deduplicationSnapshotInterval", want: 10.0},
 	// A reader of a log that was dropped must not bring it back.
 	{field: "autoTopicCreationOverride", path: "autoTopicCreation", want: map[string]any{"allowAutoTopicCreation": false}},
 }

@@ -20,6 +20,7 @@ var (
 	errFencedByBroker = errors.New("another producer took the topic over")
 	errTopicGone      = errors.New("the topic was deleted or terminated")
 	errProducerEnded  = errors.New("the producer was closed")
+	errOffline        = errors.New("the producer is not connected")
 )
 
 // producer is an exclusive producer with a client of its own. The client
@@ -32,6 +33,9 @@ type producer struct {
 	// onEnd gets the reason when the broker takes the topic away. It must not block.
 	onEnd func(error)
 
+	// patience bounds the wait for the client's own timeouts.
+	patience time.Duration
+
 	made          chan struct{} // closed when p is set, or will never be
 	reconnectDone chan struct{} // closed when the client's own loop has ended
 	doneOnce      sync.Once
@@ -43,6 +47,8 @@ type producer struct {
 	sending sync.RWMutex
 	ended   bool
 	ending  chan struct{} // closed with ended
+	// online is closed while the producer is connected, as far as it knows.
+	online chan struct{}
 }
 
 // reconnectDelay is how long a producer that lost its connection waits before it
@@ -55,8 +61,9 @@ const reconnectDelay = 100 * time.Millisecond
 // another one has the topic.
 func (o *opener) newProducer(ctx context.Context, topic, name string, onEnd func(error)) (*producer, error) {
 	p := &producer{
-		run: o.run, onEnd: onEnd,
+		run: o.run, onEnd: onEnd, patience: 2*o.settings.requestTimeout + o.settings.connectTimeout,
 		made: make(chan struct{}), reconnectDone: make(chan struct{}), closed: make(chan struct{}), ending: make(chan struct{}),
+		online: closedChannel(),
 	}
 	_, err := bounded(ctx, o.run, func() (struct{}, error) {
 		defer close(p.made)
@@ -73,7 +80,7 @@ func (o *opener) newProducer(ctx context.Context, topic, name string, onEnd func
 			MaxPendingMessages:              128,  // more than the appender ever has under way, so that handing over never waits
 			PartitionsAutoDiscoveryInterval: 10000 * time.Hour,
 			BackOffPolicyFunc: func() backoff.Policy { // the client asks at the beginning of a reconnect
-				p.hesitate()
+				p.disconnected()
 				return newReconnectPause()
 			},
 		})
@@ -103,6 +110,9 @@ func (p *producer) hear(line string) {
 		reason = errFencedByBroker
 	case saysTopicNotFound, saysTopicTerminated:
 		reason = errTopicGone
+	case saysReconnected:
+		p.reconnected()
+		return
 	case saysReconnectEnded:
 		p.doneOnce.Do(func() { close(p.reconnectDone) })
 		return
@@ -127,8 +137,25 @@ func (p *producer) finish() {
 	}
 }
 
-// hesitate waits before a reconnect.
-func (p *producer) hesitate() {
+func closedChannel() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+// disconnected runs before the client reconnects, and waits a little. Nothing is
+// handed over until it is connected again: the client writes some fields of a
+// producer while it reconnects and reads them while it sends.
+func (p *producer) disconnected() {
+	p.sending.Lock()
+	select {
+	case <-p.online:
+		p.online = make(chan struct{})
+	default:
+	}
+	p.sending.Unlock()
+	<-p.made
+	p.settleClient()
 	timer := time.NewTimer(reconnectDelay)
 	defer timer.Stop()
 	select {
@@ -137,13 +164,73 @@ func (p *producer) hesitate() {
 	}
 }
 
-// send hands a message over. It does not wait. Unless it returns an error, done
-// is called once, maybe before send returns, or never if the producer ends.
+func (p *producer) reconnected() {
+	p.sending.Lock()
+	defer p.sending.Unlock()
+	select {
+	case <-p.online:
+	default:
+		close(p.online)
+	}
+}
+
+// settleClient returns when the client's sending goroutine has dealt with all
+// that it was handed. It takes flush commands from a queue of ten: when the
+// twelfth is queued, it has taken the second, and with the first it has emptied
+// the queue of messages.
+func (p *producer) settleClient() {
+	if p.p == nil {
+		return
+	}
+	for range 12 {
+		p.sending.RLock()
+		ended := p.ended // by a close, which ends that goroutine
+		if !ended {
+			_ = p.p.FlushWithCtx(&queueOnly{Context: context.Background()})
+		}
+		p.sending.RUnlock()
+		if ended {
+			return
+		}
+	}
+}
+
+// queueOnly is a context that ends when it is asked for the second time: a flush
+// asks once before it queues its command and once before it waits for the answer.
+type queueOnly struct {
+	context.Context
+	asked bool
+}
+
+func (q *queueOnly) Done() <-chan struct{} {
+	if q.asked {
+		return closedChannel()
+	}
+	q.asked = true
+	return nil
+}
+
+func (q *queueOnly) Err() error { return context.Canceled }
+
+// connected is closed while the producer is connected.
+func (p *producer) connected() <-chan struct{} {
+	p.sending.RLock()
+	defer p.sending.RUnlock()
+	return p.online
+}
+
+// send hands a message over. It does not wait: without a connection it returns
+// errOffline. Unless it returns an error, done is called once, maybe before send returns, or never if the producer ends.
 func (p *producer) send(msg *client.ProducerMessage, done func(client.MessageID, error)) (err error) {
 	p.sending.RLock()
 	defer p.sending.RUnlock()
 	if p.ended {
 		return errProducerEnded
+	}
+	select {
+	case <-p.online:
+	default:
+		return errOffline
 	}
 	defer func() {
 		// The client closes its channels when it gives a producer up in a way that
@@ -167,7 +254,12 @@ func (p *producer) close() {
 			p.p.Close()
 			// A reconnect that is under way registers the producer anew, on a new
 			// connection if need be: the client must not be closed before it ended.
-			<-p.reconnectDone
+			timer := time.NewTimer(p.patience)
+			defer timer.Stop()
+			select {
+			case <-p.reconnectDone:
+			case <-timer.C:
+			}
 			p.client.Close()
 		})
 	})

@@ -57,7 +57,7 @@ func TestEnvelopesComeBackAsTheyWere(t *testing.T) {
 	if got.pair != want.pair || got.first != 7 || got.count != 2 || got.fence || got.next() != 9 {
 		t.Fatalf("got %+v", got)
 	}
-	records, err := got.records(entry{5, 6}, 0)
+	records, err := got.records(entry{5, 6})
 	must(t, err)
 	wantPayloads(t, records, "hi", "")
 	if records[1].ID != (entry{5, 6}).id(1) {
@@ -85,7 +85,7 @@ func TestForeignAndNewerMessagesAreRefusedWithTheReason(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	e.payload = append(e.payload, 1)
-	if _, err := e.records(entry{}, 0); !errors.Is(err, message.ErrBadRecord) {
+	if _, err := e.records(entry{}); !errors.Is(err, message.ErrBadRecord) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -105,7 +105,7 @@ func FuzzEnvelope(f *testing.F) {
 		if err != nil {
 			return
 		}
-		records, err := e.records(entry{1, 2}, 0)
+		records, err := e.records(entry{1, 2})
 		if err == nil && len(records) != e.count {
 			t.Fatalf("%d records of %d", len(records), e.count)
 		}

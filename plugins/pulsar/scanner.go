@@ -201,7 +201,7 @@ func (s *scanner) fetch(ctx context.Context) error {
 		}
 		return err
 	}
-	records, err := env.records(at, 0)
+	records, err := env.records(at)
 	if err != nil {
 		return err
 	}

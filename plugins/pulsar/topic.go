@@ -5,9 +5,11 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"github.com/walrig/walrig/sdk/message"
 	"github.com/walrig/walrig/sdk/walimpls"
@@ -205,9 +207,12 @@ func (a *admin) deleteTopic(ctx context.Context, topic string) error {
 	return err
 }
 
-// read returns the message at e.
+// read returns the message at e; errNoEntry is wrapped if there is none.
 func (a *admin) read(ctx context.Context, topic string, e entry) (*envelope, error) {
 	r, err := a.call(ctx, http.MethodGet, a.topicPath(topic, "ledger", fmt.Sprint(e.ledger), "entry", fmt.Sprint(e.entry)), "", nil)
+	if errors.Is(err, errMissing) && strings.Contains(r.reason(), "Message id") {
+		return nil, fmt.Errorf("message %s: %w", e, errNoEntry)
+	}
 	if err != nil {
 		return nil, err
 	}

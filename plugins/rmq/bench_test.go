@@ -24,7 +24,7 @@ func BenchmarkAppend(b *testing.B) {
 	for _, appenders := range []int{1, 16, 128} {
 		b.Run(fmt.Sprintf("appenders=%d", appenders), func(b *testing.B) {
 			s := newDiskStore(b)
-			s.cfg = walimpls.Config{"memtable_size": "32MiB", "cache_size": "32MiB"}
+			s.cfg = walimpls.Config{"segment_size": "16MiB"}
 			w := mustOpen(b, s.opener(), rw("c", 1, 1))
 			batch := []message.Message{{Type: message.TypeData, Payload: randomPayload(1024)}}
 			b.SetBytes(1024)
@@ -52,7 +52,7 @@ func BenchmarkAppend(b *testing.B) {
 // BenchmarkScan: one scanner reads records of 1 KiB from the start.
 func BenchmarkScan(b *testing.B) {
 	s := newDiskStore(b)
-	s.cfg = walimpls.Config{"memtable_size": "32MiB", "cache_size": "32MiB"}
+	s.cfg = walimpls.Config{"segment_size": "16MiB"}
 	w := mustOpen(b, s.opener(), rw("c", 1, 1))
 	batch := make([]message.Message, 1000)
 	for i := range batch {

@@ -13,7 +13,7 @@ import (
 )
 
 // Version is the backend's version, as status shows it.
-const Version = "0.1.0"
+const Version = "0.2.0"
 
 // The limits of one record and of one Append.
 const (
@@ -26,8 +26,9 @@ const (
 const (
 	keyDir          = "dir"
 	keyOpenTimeout  = "open_timeout"
-	keyCacheSize    = "cache_size"
-	keyMemtableSize = "memtable_size"
+	keySegmentSize  = "segment_size"
+	keySync         = "sync"
+	keySyncInterval = "sync_interval"
 	keyMinFree      = "min_free"
 )
 
@@ -36,13 +37,21 @@ var configFields = []walimpls.ConfigField{
 		Doc: "folder of the store; made with mode 0700 by the first open that writes; one process at a time"},
 	{Name: keyOpenTimeout, Type: walimpls.ConfigDuration, Default: "10s",
 		Doc: "how long an open waits for another process to let go of the folder"},
-	{Name: keyCacheSize, Type: walimpls.ConfigBytes, Default: "32MiB",
-		Doc: "memory for blocks read from table files"},
-	{Name: keyMemtableSize, Type: walimpls.ConfigBytes, Default: "32MiB",
-		Doc: "size of one write buffer; up to four exist at a time; 256KiB to 1GiB"},
+	{Name: keySegmentSize, Type: walimpls.ConfigBytes, Default: "16MiB",
+		Doc: "size of one file of the store's log, and of the one or two that an idle store keeps ready; 256KiB to 256MiB; less on a small file system"},
+	{Name: keySync, Type: walimpls.ConfigString, Default: syncAlways, OneOf: []string{syncAlways, syncByInterval},
+		Doc: "when a record is acknowledged: \"always\" after it is synced to the disk; \"interval\" after it is written, so that a power loss or a crash of the system loses what was acknowledged in the last sync_interval, plus the time of one sync, always the newest records and no others (a crash of the process loses nothing)"},
+	{Name: keySyncInterval, Type: walimpls.ConfigDuration, Default: "50ms",
+		Doc: "how often the disk is synced with sync \"interval\"; 1ms to 1m"},
 	{Name: keyMinFree, Type: walimpls.ConfigBytes, Default: "0",
 		Doc: "appends are refused with no_space while the file system has less than this free, so that reads, opens and truncation still work; 0 means 128MiB, or a quarter of a small file system"},
 }
+
+// The values of the key "sync".
+const (
+	syncAlways     = "always"
+	syncByInterval = "interval"
+)
 
 // Builder makes the embedded backend. The zero value is ready to use.
 type Builder struct {
@@ -82,19 +91,21 @@ func (b Builder) Describe() walimpls.Description {
 
 // settings are a store's parameters, checked.
 type settings struct {
-	dir          string
-	openTimeout  time.Duration
-	cacheSize    int64
-	memtableSize int64
+	dir         string
+	openTimeout time.Duration
+	segmentSize int64
+	// syncInterval is 0 when every commit is synced.
+	syncInterval time.Duration
 	minFree      int64
 	limits       walimpls.Limits
 	// queueBytes bounds the encoded bytes that wait for the committer.
 	queueBytes int
-	// reclaimDelay is how long a truncation may wait before the write buffer
-	// that holds it is flushed, which is when space begins to come free.
+	// reclaimDelay is how long truncations are collected before their space is
+	// given back; idleAfter how long no segment was begun before the spare ones
+	// are removed; slowRoll see supply.
 	reclaimDelay time.Duration
-	// retryPause slows down the repetition of a failed table write.
-	retryPause time.Duration
+	idleAfter    time.Duration
+	slowRoll     time.Duration
 	// closeGrace bounds Close; inFlightGrace the part of it that is spent on
 	// appends that the committer has in hand.
 	closeGrace    time.Duration
@@ -112,8 +123,9 @@ func (b Builder) settings() settings {
 	s := settings{
 		limits:        defaultLimits(),
 		queueBytes:    64 << 20,
-		reclaimDelay:  time.Second,
-		retryPause:    100 * time.Millisecond,
+		reclaimDelay:  200 * time.Millisecond,
+		idleAfter:     10 * time.Second,
+		slowRoll:      slowRoll,
 		closeGrace:    walimpls.GracePeriod - 500*time.Millisecond,
 		inFlightGrace: 2 * time.Second,
 		fs:            b.fs,
@@ -133,16 +145,20 @@ func (b Builder) Build(_ context.Context, cfg walimpls.Config, log *zap.Logger) 
 	s := b.settings()
 	s.dir = v.String(keyDir)
 	s.openTimeout = v.Duration(keyOpenTimeout)
-	s.cacheSize = v.Bytes(keyCacheSize)
-	s.memtableSize = v.Bytes(keyMemtableSize)
+	s.segmentSize = v.Bytes(keySegmentSize)
 	s.minFree = v.Bytes(keyMinFree)
 
 	var problems []string
 	if strings.TrimSpace(s.dir) == "" {
 		problems = append(problems, `key "dir": it is empty`)
 	}
-	if s.memtableSize < 256<<10 || s.memtableSize > 1<<30 {
-		problems = append(problems, `key "memtable_size": want 256KiB to 1GiB`)
+	if s.segmentSize < 256<<10 || s.segmentSize > 256<<20 {
+		problems = append(problems, `key "segment_size": want 256KiB to 256MiB`)
+	}
+	if interval := v.Duration(keySyncInterval); interval < time.Millisecond || interval > time.Minute {
+		problems = append(problems, `key "sync_interval": want 1ms to 1m`)
+	} else if v.String(keySync) == syncByInterval {
+		s.syncInterval = interval
 	}
 	if len(problems) > 0 {
 		return nil, walimpls.Errorf(walimpls.CodeInvalidArgument, "", "configuration: %s", strings.Join(problems, "; "))

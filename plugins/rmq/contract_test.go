@@ -25,7 +25,7 @@ func TestDescriptionIsValid(t *testing.T) {
 func TestBuildReportsEveryProblemAndTouchesNothing(t *testing.T) {
 	s := newMemStore(t)
 	for _, cfg := range []walimpls.Config{
-		{}, {"dir": ""}, {"dir": "/x", "memtable_size": "1KiB"}, {"dir": "/x", "open_timeuot": "1s"},
+		{}, {"dir": ""}, {"dir": "/x", "segment_size": "1KiB"}, {"dir": "/x", "open_timeuot": "1s"},
 	} {
 		_, err := Builder{fs: s.fs}.Build(context.Background(), cfg, nil)
 		wantIs(t, err, walimpls.ErrInvalidArgument)

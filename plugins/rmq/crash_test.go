@@ -1,13 +1,10 @@
 package rmq
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -64,7 +61,7 @@ type crashPoint struct {
 func (p crashPoint) check(t *testing.T, attempted *sync.Map) {
 	t.Helper()
 	s := newMemStore(t)
-	s.fs, s.cfg = p.fs, walimpls.Config{"memtable_size": "256KiB"}
+	s.fs, s.cfg = p.fs, walimpls.Config{"segment_size": "256KiB"}
 	o := s.opener()
 	next := walimpls.Pair{Term: p.pair.Term, Incarnation: p.pair.Incarnation + 100}
 	if p.pair.Term == 0 {
@@ -134,7 +131,7 @@ func TestAcknowledgedSurvivesPowerLossAtAnyMoment(t *testing.T) {
 		fs := newCrashFS()
 		s := newMemStore(t)
 		s.fs = fs
-		s.tune = func(s *settings) { s.memtableSize = 64 << 10 } // roll logs and flush tables often
+		s.tune = func(s *settings) { s.segmentSize = 64 << 10 } // roll logs and flush tables often
 		o := s.opener()
 
 		var attempted sync.Map
@@ -233,7 +230,7 @@ func crashEverywhere(t *testing.T, free uint64) {
 	faults := &faults{}
 	s := newMemStore(t)
 	s.fs = errorfs.Wrap(fs, errorfs.InjectorFunc(faults.maybe))
-	s.tune = func(s *settings) { s.reclaimDelay, s.memtableSize = 1, 64<<10 }
+	s.tune = func(s *settings) { s.reclaimDelay, s.segmentSize = 1, 64<<10 }
 
 	var attempted sync.Map
 	var mu sync.Mutex
@@ -331,136 +328,5 @@ func TestPowerLossInsideDrop(t *testing.T) {
 	}
 	if whole == 0 || gone == 0 {
 		t.Fatalf("%d disks with the log, %d without: the points do not span the drop", whole, gone)
-	}
-}
-
-// W-01: a torn tail, of every kind, is cut off, and what follows it is kept.
-func TestTornTailIsCutOff(t *testing.T) {
-	master := newMemStore(t)
-	o := master.opener()
-	w := mustOpen(t, o, rw("c", 1, 1))
-	mustAppend(t, w, "A")
-	before := len(bytes.TrimRight(readLog(t, master.fs), "\x00"))
-	mustAppend(t, w, "B")
-	killed := copyStore(t, master.fs) // as kill -9 leaves it
-	must(t, o.Close(context.Background()))
-	log := bytes.TrimRight(readLog(t, killed), "\x00")
-	record := log[before:] // as the next one would look
-
-	var tails [][]byte
-	for n := 1; n < len(record); n++ {
-		tails = append(tails, record[:n])
-	}
-	for _, n := range []int{1, 512, 4096} {
-		tails = append(tails, make([]byte, n))
-	}
-	rng := rand.New(rand.NewPCG(7, 8))
-	for _, n := range []int{1, 7, 100, 5000} {
-		junk := make([]byte, n)
-		for i := range junk {
-			junk[i] = byte(rng.Uint32())
-		}
-		tails = append(tails, junk)
-	}
-	for i, tail := range tails {
-		s := newMemStore(t)
-		s.fs = copyStore(t, killed)
-		file, err := s.fs.Create(logFile(t, s.fs), vfs.WriteCategoryUnspecified)
-		must(t, err)
-		_, err = file.Write(append(bytes.Clone(log), tail...))
-		must(t, errors.Join(err, file.Close()))
-
-		o := s.opener()
-		w := mustOpen(t, o, rw("c", 2, 1))
-		wantPayloads(t, readAll(t, w), "A", "B")
-		mustAppend(t, w, "C", "D")
-		s.fs = copyStore(t, s.fs)
-		o2 := s.opener()
-		records := readAll(t, mustOpen(t, o2, ro("c")))
-		wantPayloads(t, records, "A", "B", "C", "D")
-		if !slices.IsSortedFunc(records, func(a, b message.Message) int { return a.ID.Compare(b.ID) }) {
-			t.Fatalf("tail %d: ids do not ascend", i)
-		}
-		must(t, errors.Join(o.Close(context.Background()), o2.Close(context.Background())))
-	}
-}
-
-// logFile returns the path of Pebble's newest log.
-func logFile(t *testing.T, f vfs.FS) string {
-	names, err := f.List("/store/db")
-	must(t, err)
-	newest := ""
-	for _, name := range names {
-		if strings.HasSuffix(name, ".log") && name > newest {
-			newest = name
-		}
-	}
-	return "/store/db/" + newest
-}
-
-func readLog(t *testing.T, f vfs.FS) []byte {
-	file, err := f.Open(logFile(t, f))
-	must(t, err)
-	defer file.Close()
-	content, err := io.ReadAll(file)
-	must(t, err)
-	return content
-}
-
-// copyStore copies the files of a store that nobody writes to at the moment.
-func copyStore(t *testing.T, from vfs.FS) vfs.FS {
-	to := vfs.NewMem()
-	ok, err := vfs.Clone(from, to, "/store", "/store")
-	must(t, err)
-	if !ok {
-		t.Fatal("there is no store to copy")
-	}
-	return to
-}
-
-// A log that is damaged is refused; its neighbours are not.
-func TestDamagedLogHoldsUpNoOther(t *testing.T) {
-	s := newMemStore(t)
-	o := s.opener()
-	for _, name := range []string{"good", "norecords", "newer", "badrow"} {
-		mustAppend(t, mustOpen(t, o, rw(name, 1, 1)), "a")
-	}
-	e := o.(*opener).engine
-	norecords, newer := e.logs["norecords"], e.logs["newer"]
-	must(t, e.db.DeleteRange(recordKey(norecords.num, 0), recordKey(norecords.num+1, 0), nil))
-	must(t, e.db.Set(recordKey(newer.num, newer.next-1), []byte{2, 1}, nil))
-	must(t, e.db.Set(rowKey("badrow"), []byte{rowVersion, 1}, nil))
-	must(t, o.Close(context.Background()))
-
-	o = s.opener()
-	wantPayloads(t, readAll(t, mustOpen(t, o, rw("good", 1, 2))), "a")
-	for _, name := range []string{"norecords", "newer", "badrow"} {
-		for _, opt := range []walimpls.OpenOptions{rw(name, 9, 1), ro(name)} {
-			_, err := o.Open(testContext(t), opt)
-			wantIs(t, err, walimpls.ErrCorrupt)
-			if name == "newer" && !strings.Contains(err.Error(), "format version 2, this build reads version 1") {
-				t.Fatal(err)
-			}
-		}
-		wantIs(t, o.Drop(testContext(t), name, 9), walimpls.ErrCorrupt)
-	}
-}
-
-func TestMissingRecordIsDamageNotAHole(t *testing.T) {
-	o := newMemStore(t).opener()
-	w := mustOpen(t, o, rw("c", 1, 1))
-	ids := mustAppend(t, w, "a", "b", "c")
-	e, l := o.(*opener).engine, w.(*handle).log
-	id, _ := ids[1].Uint64()
-	must(t, e.db.Delete(recordKey(l.num, id), nil))
-	for _, start := range []walimpls.Start{walimpls.FromAll(), walimpls.StartFrom(ids[1])} {
-		s := mustRead(t, w, start)
-		var err error
-		for err == nil {
-			_, err = s.Next(testContext(t))
-		}
-		if !errors.Is(err, walimpls.ErrCorrupt) {
-			t.Fatalf("got %v", err)
-		}
 	}
 }

@@ -7,43 +7,45 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2"
 	"go.uber.org/zap"
 
-	"github.com/walrig/walrig/sdk/message"
 	"github.com/walrig/walrig/sdk/walimpls"
 )
 
-// engine is one opening of the store: the folder's lock, a Pebble instance, the
-// logs in it, and the committer. It ends by close, or by itself when the store
-// fails; the opener then makes another one on the same folder.
+// engine is one opening of the store: the folder's lock, the segments, the logs
+// in them, the committer and the keeper. It ends by close, or by itself when
+// the disk fails; the opener then makes another one on the same folder.
 //
-// Lock order: engine.mu, then view.mu. Neither is held during a call of Pebble
-// or of the file system, because Pebble calls back (gate.onFail) from within.
+// Lock order: engine.mu, then segmentSet.mu, then view.mu; supply.mu stands
+// alone. None but supply.mu is held during a change of the file system.
 type engine struct {
 	settings settings
 	log      *zap.Logger
 	lock     io.Closer
-	gate     *gate
-	db       *pebble.DB
-	// opening is true while pebble.Open runs.
-	opening atomic.Bool
+	set      *segmentSet
+	supply   *supply
 	// stopped is closed when the engine takes nothing more.
 	stopped chan struct{}
 	// released is closed when nothing can touch the folder any more and its
 	// lock is free.
 	released chan struct{}
 
-	full bool // the committer's: the last appends found the disk full
+	// The committer's.
+	w          writer
+	full       bool                 // the last appends found the disk full
+	storedNext uint64               // the number of the next log that will be stored
+	stored     map[uint64]*logState // the logs that are in the store
+	// Scratch of one commit: the logs with open frames, and what it finished.
+	chosen   []*logState
+	finished []*request
 
-	// died wakes reclaim, which stopReclaim ends; reclaimed is closed then.
-	died        chan struct{}
-	stopReclaim context.CancelFunc
-	reclaimed   chan struct{}
+	// Of the keeper: died wakes it, kept is closed at its end.
+	died chan struct{}
+	kept chan struct{}
 
 	mu      sync.Mutex // guards what follows
 	state   engineState
@@ -54,7 +56,7 @@ type engine struct {
 	queue   queue
 	taken   []*request // what the committer has in hand
 
-	readMu    sync.RWMutex // held for reading while an iterator is open
+	readMu    sync.RWMutex // held for reading while a segment is read
 	readsOver bool         // guarded by readMu
 }
 
@@ -67,153 +69,139 @@ const (
 )
 
 // openEngine takes the folder and opens the store. ctx bounds the wait for the
-// lock; Pebble itself cannot be interrupted.
+// lock.
 func openEngine(ctx context.Context, s settings, log *zap.Logger) (*engine, error) {
 	lock, err := openFolder(ctx, s)
 	if err != nil {
 		return nil, err
 	}
+	s.segmentSize = fitting(s)
+	dir := s.fs.PathJoin(s.dir, logName)
 	e := &engine{
 		settings: s, log: log, lock: lock,
+		set:      newSegmentSet(s.fs, dir),
+		supply:   newSupply(s, dir),
 		released: make(chan struct{}),
-		died:     make(chan struct{}, 1), reclaimed: make(chan struct{}),
+		died:     make(chan struct{}, 1), kept: make(chan struct{}),
+		stored:  make(map[uint64]*logState),
 		logs:    make(map[string]*logState),
 		leaving: make(map[*logState]struct{}),
 		nextLog: 1,
 		queue:   newQueue(s.queueBytes),
 		stopped: make(chan struct{}),
 	}
-	e.gate = newGate(s.fs, s.retryPause, e.failed)
-	err = e.openPebble()
-	if err == nil {
-		err = e.load()
-	}
-	if err == nil {
-		e.gate.to(gateOpen)
-		err = e.gate.failure()
-	}
-	if err != nil {
+	if err := e.load(); err != nil {
 		e.release()
 		return nil, storeError("", fmt.Sprintf("open the store in %q", s.dir), err)
 	}
-	log.Info("store opened", zap.String("dir", s.dir), zap.Int("logs", len(e.logs)))
-	reclaimCtx, stop := context.WithCancel(context.Background())
-	e.stopReclaim = stop
+	log.Info("store opened", zap.String("dir", s.dir), zap.Int("logs", len(e.logs)), zap.Int("segments", len(e.set.list)))
 	go func() {
-		defer close(e.reclaimed)
-		e.reclaim(reclaimCtx)
+		defer close(e.kept)
+		e.keep()
 	}()
 	e.noteDead() // what died before may not have been given back yet
 	go e.run()
 	return e, nil
 }
 
-// openPebble opens the database. What Pebble finds in its log it has written to
-// tables, synced, before it returns: so nothing is shown to a reader that only
-// the page cache holds, also not after a failed sync.
-func (e *engine) openPebble() (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("pebble panicked: %v", p)
-		}
-	}()
-	e.opening.Store(true)
-	defer e.opening.Store(false)
-	e.db, err = pebble.Open(e.settings.fs.PathJoin(e.settings.dir, dbName), e.pebbleOptions())
-	// When the gate shut meanwhile, its cause says more than what Pebble made
-	// of the swallowed work.
-	if cause := e.gate.failure(); cause != nil {
-		return cause
-	}
-	return err
-}
-
-// load reads every log's row and newest record. A log that is damaged is
-// refused when it is opened; the others are not held up by it.
+// load reads the store and makes its end ready to be written to.
 func (e *engine) load() error {
-	header, closer, err := e.db.Get(headerKey())
-	if errors.Is(err, pebble.ErrNotFound) {
-		return nil
+	if err := e.settings.fs.MkdirAll(e.set.dir, 0o700); err != nil {
+		return err
 	}
+	if err := syncFolder(e.settings.fs, e.settings.dir); err != nil {
+		return err
+	}
+	c, err := readStore(e.settings.fs, e.set.dir)
 	if err != nil {
 		return err
 	}
-	e.nextLog, err = decodeHeader(header)
-	if err = errors.Join(err, closer.Close()); err != nil {
+	if err := c.fatal(); err != nil {
 		return err
 	}
-	it, err := e.db.NewIter(nil)
-	if err != nil {
-		return err
+	for _, p := range c.problems {
+		e.log.Error("store: damaged data", zap.String("path", p.path), zap.Int64("position", p.pos), zap.String("channel", p.channel), zap.String("cause", p.Error()))
 	}
-	defer it.Close()
-	for valid := it.SeekGE([]byte{prefixRow}); valid && it.Key()[0] == prefixRow; valid = it.Next() {
-		l := &logState{name: string(it.Key()[1:])}
-		value, err := it.ValueAndErr()
-		if err != nil {
-			return err
-		}
-		e.logs[l.name] = l
-		r, err := decodeRow(value)
-		if err == nil {
-			l.num, l.storeID, l.first, l.stored = r.num, r.storeID, r.first, true
-			err = e.loadLog(l)
-		}
-		if err != nil {
-			broken := storeError(l.name, "open", err)
-			if broken.Code != walimpls.CodeCorrupt {
-				return err
-			}
-			l.broken = broken
-			e.log.Error("store: a log is damaged", zap.String("channel", l.name), zap.String("cause", err.Error()))
-		}
+	e.nextLog, e.storedNext = c.rows.nextLog, c.rows.nextLog
+	for num, r := range c.rows.logs {
+		l := &logState{row: *r, highest: r.pair, stored: true, runs: c.runs[num]}
+		l.view.span = span{first: r.first, last: r.next - 1, lastRecord: r.lastRecord}
+		e.logs[l.name], e.stored[num] = l, l
 	}
-	return it.Error()
+	e.set.list = c.segments
+	e.supply.adopt(c)
+	if len(c.segments) == 0 {
+		return e.begin()
+	}
+	return e.resume(c)
 }
 
-// loadLog finds the newest record, which has the highest pair and the highest
-// id, and the newest one that is no fence record.
-func (e *engine) loadLog(l *logState) error {
-	it, err := e.db.NewIter(&pebble.IterOptions{LowerBound: recordKey(l.num, l.first), UpperBound: recordKey(l.num+1, 0)})
+// begin makes the first segment of a new store.
+func (e *engine) begin() error {
+	p, err := e.supply.take()
 	if err != nil {
 		return err
 	}
-	defer it.Close()
-	s := span{first: l.first}
-	for valid := it.Last(); valid; valid = it.Prev() {
-		_, id, ok := decodeRecordKey(it.Key())
-		if !ok {
-			return fmt.Errorf("%w: key %x among its records", errBadRow, it.Key())
-		}
-		value, err := it.ValueAndErr()
-		if err != nil {
-			return err
-		}
-		m, err := message.DecodeRecord(value)
-		if err != nil {
-			return fmt.Errorf("the record %d: %w", id, err)
-		}
-		if s.last == 0 {
-			s.last, l.next = id, id+1
-			l.pair = walimpls.Pair{Term: m.Term, Incarnation: m.Incarnation}
-		}
-		if m.Type != message.TypeFence {
-			s.lastRecord = id
-			break
-		}
-	}
-	if err := it.Error(); err != nil {
+	e.w.into(p, func(b []byte) []byte { return e.snapshot(b, 0, 0) })
+	e.w.opening()
+	if err := errors.Join(e.w.write(), e.w.sync()); err != nil {
 		return err
 	}
-	if s.last == 0 {
-		return fmt.Errorf("%w: it has no record from %d on", errBadRow, l.first)
-	}
-	l.view.span = s
+	p.segment.size, p.segment.end = max(p.segment.size, e.w.end), e.w.end
+	e.set.list = append(e.set.list, p.segment)
 	return nil
 }
 
-// failed is called once, when the gate shuts because of cause. Everything that
-// waits is refused, readers end, and the committer closes Pebble.
+// resume makes the newest segment's end ready. Its last commit was perhaps
+// never synced, and after a failed sync the page cache may hold what the disk
+// does not: so the commit is written again, in its place, and with it the
+// frame that cuts off whatever lies behind. Nobody sees a record before that is
+// durable.
+func (e *engine) resume(c *contents) error {
+	g := c.segments[len(c.segments)-1]
+	file, err := e.settings.fs.OpenReadWrite(g.path, writeCategory)
+	if err != nil {
+		return err
+	}
+	e.w = writer{segment: g, file: file, end: c.active.tail, synced: c.active.tail, chain: c.active.chain, records: len(g.runs) > 0}
+	e.w.begin()
+	e.w.buf = append(e.w.buf, c.bytes[c.active.tail:c.active.end]...)
+	e.w.opening()
+	if err := e.w.write(); err != nil {
+		return err
+	}
+	// Not only the data: the file may be younger than its last full sync.
+	if err := file.Sync(); err != nil {
+		return fmt.Errorf("sync %q: %w", g.path, err)
+	}
+	e.w.synced = e.w.end
+	g.size, g.end = max(g.size, e.w.end), e.w.end
+	return syncFolder(e.settings.fs, e.set.dir)
+}
+
+// snapshot appends the state of all stored logs, and where the segment before
+// the new one ends.
+func (e *engine) snapshot(b []byte, prevSegment uint64, prevEnd int64) []byte {
+	nums := make([]uint64, 0, len(e.stored))
+	next := uint64(1)
+	for num := range e.stored {
+		nums = append(nums, num)
+	}
+	slices.Sort(nums)
+	if n := len(nums); n > 0 {
+		next = nums[n-1] + 1
+	}
+	next = max(next, e.storedNext)
+	s := snapshot{prevSegment: prevSegment, prevEnd: prevEnd, state: &rows{nextLog: next}}
+	return s.encode(b, func(yield func(*row)) {
+		for _, num := range nums {
+			yield(&e.stored[num].row)
+		}
+	})
+}
+
+// failed ends the engine because of cause: everything that waits is refused,
+// and readers end.
 func (e *engine) failed(cause error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -232,6 +220,7 @@ func (e *engine) stopLocked() {
 		func(*request) bool { return true },
 		func(r *request) error { return e.usableLocked(r.log.name) })
 	close(e.stopped)
+	e.supply.ending.Store(true)
 	for _, l := range e.logs {
 		l.view.finish(e.usableLocked(l.name))
 	}
@@ -259,7 +248,7 @@ func (e *engine) usable() bool {
 	return e.state == engineRunning
 }
 
-// beginRead keeps Pebble open until release is called.
+// beginRead keeps the segments' files open until release is called.
 func (e *engine) beginRead(channel string) (release func(), err error) {
 	e.readMu.RLock()
 	if !e.readsOver {
@@ -309,53 +298,47 @@ func (e *engine) waitOrAbandon(ctx context.Context, taken []*request) {
 	}
 }
 
-// Once the engine closes, Pebble's background work may go on for leaveAfter; it
-// begins again at the next open. At shutAfter the rest is given up: everything
-// that was acknowledged is in Pebble's log, synced, whatever else is missing.
-const (
-	leaveAfter = 500 * time.Millisecond
-	shutAfter  = 2 * time.Second
-)
-
 // teardown is the end of the committer's goroutine.
 func (e *engine) teardown() {
-	// An iterator that is open while Pebble closes reads freed memory.
+	<-e.kept
+	e.mu.Lock()
+	orderly := e.state == engineClosing
+	e.mu.Unlock()
+	if orderly {
+		e.sayClosed()
+	}
 	e.readMu.Lock()
 	e.readsOver = true
 	e.readMu.Unlock()
-	leave := time.AfterFunc(leaveAfter, func() { e.gate.to(gateLeaving) })
-	defer leave.Stop()
-	shut := time.AfterFunc(shutAfter, func() { e.gate.to(gateShut) })
-	defer shut.Stop()
-	e.stopReclaim()
-	<-e.reclaimed
 	e.release()
 	e.log.Debug("store closed", zap.String("dir", e.settings.dir))
 }
 
-// release closes Pebble, waits until nothing can touch the folder any more,
-// and gives up its lock.
-func (e *engine) release() {
-	if e.db != nil {
-		if err := closePebble(e.db); err != nil && e.gate.failure() == nil {
-			e.log.Warn("store: closing it", zap.String("cause", err.Error()))
-		}
+// sayClosed writes the frame that proves everything before it durable, so that
+// damage to the last commit is told from a torn one. It is a help, not a need.
+func (e *engine) sayClosed() {
+	e.w.begin()
+	err := e.w.sync() // of what an interval has not reached
+	if err == nil {
+		e.w.bare(newFrame{frame: frame{kind: frameClose}})
+		err = errors.Join(e.w.write(), e.w.sync())
 	}
-	e.gate.to(gateShut)
-	<-e.gate.drain()
+	if err != nil {
+		e.log.Warn("store: closing it", zap.String("cause", err.Error()))
+	}
+}
+
+// release closes all files and gives up the folder's lock.
+func (e *engine) release() {
+	if e.w.file != nil {
+		_ = e.w.file.Close()
+	}
+	e.supply.close()
+	e.set.close()
 	if err := e.lock.Close(); err != nil {
 		e.log.Warn("store: releasing the lock", zap.String("cause", err.Error()))
 	}
 	close(e.released)
-}
-
-func closePebble(db *pebble.DB) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("pebble panicked: %v", p)
-		}
-	}()
-	return db.Close()
 }
 
 // newStoreID returns a name that no other log has.
@@ -363,4 +346,21 @@ func newStoreID() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])
+}
+
+// noteDead wakes the keeper; it never blocks.
+func (e *engine) noteDead() {
+	select {
+	case e.died <- struct{}{}:
+	default:
+	}
+}
+
+// every is a ticker's channel, or nil for never.
+func every(d time.Duration) (<-chan time.Time, func()) {
+	if d <= 0 {
+		return nil, func() {}
+	}
+	t := time.NewTicker(d)
+	return t.C, t.Stop
 }

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"syscall"
 
-	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/walrig/walrig/sdk/message"
@@ -15,7 +14,7 @@ import (
 
 const hintReopen = "open the channel again with the next incarnation; that settles what is unknown"
 
-// storeError types an error of the file system or of Pebble. what says what
+// storeError types an error of the file system, or of what it holds. what says what
 // was being done, with the path where there is one.
 func storeError(channel, what string, err error) *walimpls.Error {
 	code, hint := walimpls.CodeUnavailable, ""
@@ -23,9 +22,9 @@ func storeError(channel, what string, err error) *walimpls.Error {
 	switch {
 	case vfs.IsNoSpaceError(err):
 		code, hint = walimpls.CodeNoSpace, "free space on the file system, or truncate"
-	case pebble.IsCorruptionError(err), errors.Is(err, errBadRow), errors.Is(err, message.ErrBadRecord):
+	case errors.Is(err, errDamaged), errors.Is(err, message.ErrBadRecord):
 		code, retryable = walimpls.CodeCorrupt, false
-		hint = "restore the folder from a copy, or move it away and begin with an empty one"
+		hint = "walrig verify --data-dir says what is damaged, and what a repair would cut"
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ENAMETOOLONG):
 		code, retryable = walimpls.CodeInvalidArgument, false
 		hint = `the key "dir" must name a folder that this user can write to`
@@ -76,3 +75,5 @@ func failedError(channel string, cause error) *walimpls.Error {
 	e.Hint = hintReopen
 	return e
 }
+
+func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }

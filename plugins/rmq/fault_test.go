@@ -44,7 +44,7 @@ func newFaultyStore(t testing.TB) (*store, *faults) {
 	f := &faults{}
 	s := newMemStore(t)
 	s.fs = errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(f.maybe))
-	s.tune = func(s *settings) { s.retryPause = time.Millisecond }
+
 	return s, f
 }
 
@@ -67,7 +67,7 @@ func isSync(op errorfs.Op) bool {
 	return false
 }
 
-func isLog(op errorfs.Op) bool { return strings.HasSuffix(op.Path, ".log") }
+func isLog(op errorfs.Op) bool { return strings.HasSuffix(op.Path, ".seg") }
 
 // W-03: after a failed sync (write, roll, folder sync) nothing is acknowledged
 // until the store was opened again, even though the disk works again; what was
@@ -77,22 +77,19 @@ func TestAfterAFailedSyncNothingIsAcknowledgedUntilReopened(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		matches func(op errorfs.Op) bool
-		roll    bool // the operation happens at a roll of Pebble's log only
+		roll    bool // the operation happens at a roll only
 	}{
 		{name: "sync of the log", matches: func(op errorfs.Op) bool { return isLog(op) && isSync(op) }},
-		{name: "write of the log", matches: func(op errorfs.Op) bool { return isLog(op) && op.Kind == errorfs.OpFileWrite }},
-		{name: "making a new log", roll: true, matches: func(op errorfs.Op) bool {
-			return isLog(op) && (op.Kind == errorfs.OpCreate || op.Kind == errorfs.OpReuseForWrite)
-		}},
-		{name: "sync of the folder", roll: true, matches: func(op errorfs.Op) bool { return isSync(op) && strings.HasSuffix(op.Path, "/db") }},
-		{name: "sync of the manifest", roll: true, matches: func(op errorfs.Op) bool { return isSync(op) && strings.Contains(op.Path, "MANIFEST") }},
-		{name: "write of the manifest", roll: true, matches: func(op errorfs.Op) bool {
-			return op.Kind == errorfs.OpFileWrite && strings.Contains(op.Path, "MANIFEST")
+		{name: "write of the log", matches: func(op errorfs.Op) bool { return isLog(op) && op.Kind == errorfs.OpFileWriteAt }},
+		{name: "making a new segment", roll: true, matches: func(op errorfs.Op) bool { return isLog(op) && op.Kind == errorfs.OpCreate }},
+		{name: "sync of the folder", roll: true, matches: func(op errorfs.Op) bool { return isSync(op) && strings.HasSuffix(op.Path, "/log") }},
+		{name: "write of the next segment", roll: true, matches: func(op errorfs.Op) bool {
+			return op.Kind == errorfs.OpFileWriteAt && strings.HasSuffix(op.Path, "3.seg")
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, f := newFaultyStore(t)
-			s.cfg = walimpls.Config{"memtable_size": "256KiB"}
+			s.cfg = walimpls.Config{"segment_size": "256KiB"}
 			o := s.opener()
 			w, bystander := mustOpen(t, o, rw("c", 1, 1)), mustOpen(t, o, rw("d", 1, 1))
 			reader := mustRead(t, bystander, walimpls.FromLatest())
@@ -170,37 +167,13 @@ func TestAfterAFailedSyncNothingIsAcknowledgedUntilReopened(t *testing.T) {
 	}
 }
 
-// A table that cannot be written is written again; nobody notices.
-func TestFailedTableWritesAreRepeated(t *testing.T) {
-	s, f := newFaultyStore(t)
-	s.cfg = walimpls.Config{"memtable_size": "256KiB"}
-	o := s.opener()
-	w := mustOpen(t, o, rw("c", 1, 1))
-	var failures atomic.Int64
-	f.set(func(op errorfs.Op) error {
-		if strings.HasSuffix(op.Path, ".sst") && (isSync(op) || op.Kind == errorfs.OpFileWrite) && failures.Add(1) <= 5 {
-			return syscall.EIO
-		}
-		return nil
-	})
-	var want []string
-	for i := 0; failures.Load() <= 5; i++ {
-		text := fmt.Sprintf("%d-%s", i, strings.Repeat("x", 20_000))
-		mustAppend(t, w, text)
-		want = append(want, text)
-	}
-	wantPayloads(t, readAll(t, w), want...)
-	must(t, o.Close(context.Background()))
-	wantPayloads(t, readAll(t, mustOpen(t, s.opener(), ro("c"))), want...)
-}
-
 // The recovered tail is rewritten before Open returns; an open that cannot do
 // it fails, typed, and the next one tries anew.
 func TestOpenThatCannotRewriteTheTailFailsAndIsRetried(t *testing.T) {
 	for _, c := range []struct{ cause, want error }{
 		{syscall.EIO, walimpls.ErrUnavailable}, {syscall.ENOSPC, walimpls.ErrNoSpace}, {syscall.EROFS, walimpls.ErrInvalidArgument},
 	} {
-		for _, name := range []string{".sst", ".log", "MANIFEST", ".dbtmp"} {
+		for _, name := range []string{".seg", "/log"} {
 			t.Run(fmt.Sprintf("%v %s", c.cause, name), func(t *testing.T) {
 				s, f := newFaultyStore(t)
 				o := s.opener()
@@ -208,7 +181,7 @@ func TestOpenThatCannotRewriteTheTailFailsAndIsRetried(t *testing.T) {
 				must(t, o.Close(context.Background()))
 				o = s.opener()
 				f.set(func(op errorfs.Op) error {
-					if strings.Contains(op.Path, name) && (isSync(op) || op.Kind == errorfs.OpFileWrite || op.Kind == errorfs.OpCreate || op.Kind == errorfs.OpRename) {
+					if strings.Contains(op.Path, name) && (isSync(op) || op.Kind == errorfs.OpFileWriteAt || op.Kind == errorfs.OpCreate || op.Kind == errorfs.OpRename) {
 						return c.cause
 					}
 					return nil
@@ -266,7 +239,7 @@ func TestAppendWhoseCallerLeavesIsUnknownAndEndsTheHandle(t *testing.T) {
 		defer e.mu.Unlock()
 		return len(e.queue.requests) == 1
 	})
-	// A scanner does not see what is not durable, although Pebble shows it.
+	// A scanner does not see what is not durable, although it is written.
 	sc := mustRead(t, w, walimpls.StartFrom(message.Uint64ID(1)))
 	readUpTo(t, sc, message.Uint64ID(1))
 	nothingComes(t, sc)
@@ -416,7 +389,7 @@ func (q *quotaFS) GetDiskUsage(string) (vfs.DiskUsage, error) {
 // maybe is the injector: what grows a file over the quota fails.
 func (q *quotaFS) maybe(op errorfs.Op) error {
 	switch op.Kind {
-	case errorfs.OpFileWrite, errorfs.OpCreate:
+	case errorfs.OpFileWrite, errorfs.OpFileWriteAt, errorfs.OpCreate:
 		if q.used("/") >= q.total {
 			return syscall.ENOSPC
 		}
@@ -430,8 +403,8 @@ func TestTinyDiskFillsUpAndIsTruncated(t *testing.T) {
 	quota := &quotaFS{FS: vfs.NewMem(), total: 8 << 20}
 	s := newMemStore(t)
 	s.fs = errorfs.Wrap(quota, errorfs.InjectorFunc(quota.maybe))
-	s.cfg = walimpls.Config{"memtable_size": "32MiB"}
-	s.tune = func(s *settings) { s.reclaimDelay, s.retryPause = time.Millisecond, time.Millisecond }
+	s.cfg = walimpls.Config{"segment_size": "32MiB"}
+	s.tune = func(s *settings) { s.reclaimDelay = time.Millisecond }
 	noise := randomPayload(1 << 20)
 	var kept []message.ID
 	rounds := 3
@@ -477,7 +450,7 @@ func TestNoSpaceInsideACommitIsUnknownThenTyped(t *testing.T) {
 	w := mustOpen(t, o, rw("c", 1, 1))
 	mustAppend(t, w, "a")
 	f.set(func(op errorfs.Op) error {
-		if op.Kind == errorfs.OpFileWrite || op.Kind == errorfs.OpCreate {
+		if op.Kind == errorfs.OpFileWrite || op.Kind == errorfs.OpFileWriteAt || op.Kind == errorfs.OpCreate {
 			return syscall.ENOSPC
 		}
 		return nil

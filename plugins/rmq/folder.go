@@ -23,12 +23,14 @@ const (
 	lockName   = "LOCK"
 	formatName = "FORMAT"
 	formatTemp = "FORMAT.tmp"
-	dbName     = "db"
+	logName    = "log"
 )
 
 const (
 	formatMagic   = "walrig rmq store"
-	formatVersion = 1
+	formatVersion = 2
+	// pebbleVersion was the format of rmq 0.1, a Pebble database.
+	pebbleVersion = 1
 )
 
 // lockPoll is how often a held lock is tried again.
@@ -129,9 +131,13 @@ func checkFormat(f vfs.FS, dir string) error {
 		return foreignError(dir, fmt.Sprintf("its %s file is damaged", formatName))
 	}
 	if version != formatVersion {
-		e := walimpls.Errorf(walimpls.CodeUnsupported, "", "the store in %q has format version %d, this build (rmq %s) reads version %d",
-			dir, version, Version, formatVersion)
-		e.Hint = fmt.Sprintf("use a build of rmq that reads format version %d; nothing was changed", version)
+		reader := "a newer build reads it"
+		if version == pebbleVersion {
+			reader = "rmq 0.1.0 reads it"
+		}
+		e := walimpls.Errorf(walimpls.CodeUnsupported, "", "the store in %q has format version %d, this build (rmq %s) reads version %d; %s",
+			dir, version, Version, formatVersion, reader)
+		e.Hint = "use that build, or read the channels out with it and append them to a new store; nothing was changed"
 		return e
 	}
 	return nil

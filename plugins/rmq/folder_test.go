@@ -158,7 +158,8 @@ func TestUnusableFoldersAreTypedErrorsWithThePath(t *testing.T) {
 		{"foreign content", func(dir string) { file(dir, "photo.jpg", "x") }, walimpls.ErrForeignStore, "photo.jpg"},
 		{"foreign format file", func(dir string) { file(dir, "FORMAT", "something else\n") }, walimpls.ErrForeignStore, "another's"},
 		{"damaged format file", func(dir string) { file(dir, "FORMAT", "walrig rmq store\nformat x\n") }, walimpls.ErrForeignStore, "damaged"},
-		{"newer format", func(dir string) { file(dir, "FORMAT", "walrig rmq store\nformat 2\n") }, walimpls.ErrUnsupported, "format version 2, this build (rmq 0.1.0) reads version 1"},
+		{"newer format", func(dir string) { file(dir, "FORMAT", "walrig rmq store\nformat 3\n") }, walimpls.ErrUnsupported, "format version 3, this build (rmq 0.2.0) reads version 2"},
+		{"the format of rmq 0.1", func(dir string) { file(dir, "FORMAT", "walrig rmq store\nformat 1\n") }, walimpls.ErrUnsupported, "rmq 0.1.0 reads it"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newDiskStore(t)

@@ -37,7 +37,7 @@ func (h *handle) mayWriteLocked(what string) error {
 	case h.log.dropped:
 		return walimpls.Errorf(walimpls.CodeFenced, name, "%s: the log of handle %s was dropped", what, h.ch.Pair)
 	case h.log.owner != h:
-		return walimpls.Errorf(walimpls.CodeFenced, name, "%s: handle %s is fenced by %s", what, h.ch.Pair, h.log.pair)
+		return walimpls.Errorf(walimpls.CodeFenced, name, "%s: handle %s is fenced by %s", what, h.ch.Pair, h.log.highest)
 	case h.dead:
 		e := walimpls.Errorf(walimpls.CodeUnavailable, name, "%s: an earlier append of this handle has an unknown outcome, which ended it; nothing was stored", what)
 		e.Hint, e.Retryable = hintReopen, false
@@ -186,7 +186,7 @@ func (h *handle) readable(ctx context.Context, what string) (span, error) {
 }
 
 // Truncate removes what lies before the id; see walimpls.WAL. The point is
-// durable when it returns; Pebble gives the space back afterwards.
+// durable when it returns; the space comes free soon afterwards.
 func (h *handle) Truncate(ctx context.Context, before message.ID) error {
 	name := h.ch.Name
 	if err := ctx.Err(); err != nil {

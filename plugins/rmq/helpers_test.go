@@ -63,7 +63,7 @@ func newDiskStore(t testing.TB) *store {
 // opener returns a new opener of the folder. It is closed with the test.
 func (s *store) opener() walimpls.Opener {
 	s.t.Helper()
-	cfg := walimpls.Config{"dir": s.dir, "memtable_size": "4MiB", "cache_size": "1MiB", "open_timeout": "5s"}
+	cfg := walimpls.Config{"dir": s.dir, "segment_size": "1MiB", "open_timeout": "5s"}
 	for k, v := range s.cfg {
 		cfg[k] = v
 	}

@@ -21,7 +21,7 @@ func appendUntilKilled(dir string) {
 		fmt.Println("failed", err)
 		os.Exit(1)
 	}
-	o, err := NewBuilder().Build(context.Background(), walimpls.Config{"dir": dir, "memtable_size": "256KiB"}, zap.NewNop())
+	o, err := NewBuilder().Build(context.Background(), walimpls.Config{"dir": dir, "segment_size": "256KiB"}, zap.NewNop())
 	if err != nil {
 		fail(err)
 	}

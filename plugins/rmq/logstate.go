@@ -16,21 +16,24 @@ import (
 //   - what the committer writes next belongs to the committer,
 //   - what readers may see belongs to view.mu.
 type logState struct {
-	name    string
-	num     uint64
-	storeID string
+	// row is what the committer knows of the log; name, num and storeID never change.
+	row
 	// broken is why the log cannot be used, nil if it can; set at load only.
 	broken error
 
 	// Guarded by engine.mu.
-	pair    walimpls.Pair // the highest that was admitted, perhaps not committed yet
+	highest walimpls.Pair // the highest pair that was admitted, perhaps not committed yet
 	owner   *handle       // who may append; nil after its Close
 	dropped bool
 
 	// The committer's.
-	stored bool   // the row is in the store
-	next   uint64 // the id of the next record
-	first  uint64 // the earliest id that is not truncated
+	stored bool // the row is in the store
+	// pending are records of the commit under way that wait for their frame.
+	pending     []recordsOf
+	pendingPair walimpls.Pair
+
+	// runs say where the records are, in their order; guarded by segmentSet.mu.
+	runs []*run
 
 	view view
 }
@@ -81,7 +84,6 @@ type view struct {
 	mu      sync.Mutex // guards what follows
 	span    span
 	end     error         // why nothing can be read any more; nil while it can
-	doomed  uint64        // records below it may be missing already; see doom
 	changed chan struct{} // closed at the next change; nil while nobody waits
 }
 
@@ -110,25 +112,6 @@ func (v *view) publish(s span) {
 	v.wakeLocked()
 }
 
-// doom says that the commit which begins now removes the records below id.
-// Pebble shows a removal before its sync is done, that is before it can be
-// published: a scanner that misses a record in between asks missing.
-func (v *view) doom(id uint64) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.doomed = max(v.doomed, id)
-}
-
-// missing returns the span without what is doomed, and whether the record with
-// the id is rightly missing.
-func (v *view) missing(id uint64) (s span, rightly bool) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	s = v.span
-	s.first = max(s.first, v.doomed)
-	return s, id < s.first || v.end != nil
-}
-
 // finish ends the log for readers; the first reason stays.
 func (v *view) finish(err error) {
 	v.mu.Lock()
@@ -152,12 +135,12 @@ func (l *logState) nextPair(asked walimpls.Pair) (walimpls.Pair, error) {
 	pair := asked
 	if pair.Incarnation == 0 {
 		pair.Incarnation = 1
-		if pair.Term == l.pair.Term {
-			pair.Incarnation = l.pair.Incarnation + 1
+		if pair.Term == l.highest.Term {
+			pair.Incarnation = l.highest.Incarnation + 1
 		}
 	}
-	if pair.Compare(l.pair) <= 0 {
-		return pair, walimpls.NewFencedError(l.name, pair, l.pair)
+	if pair.Compare(l.highest) <= 0 {
+		return pair, walimpls.NewFencedError(l.name, pair, l.highest)
 	}
 	return pair, nil
 }

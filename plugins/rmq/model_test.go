@@ -76,7 +76,7 @@ var modelNames = []string{"a", "b"}
 
 func (m *machine) start(fs *crashFS) {
 	s := newMemStore(m.t)
-	s.fs, s.cfg = fs, walimpls.Config{"memtable_size": "256KiB"}
+	s.fs, s.cfg = fs, walimpls.Config{"segment_size": "256KiB"}
 	m.fs, m.opener = fs, s.opener()
 	for _, h := range m.handles {
 		h.closed = true

@@ -17,7 +17,7 @@ func (e *engine) openWrite(ctx context.Context, opt walimpls.OpenOptions) (walim
 	}
 	l := e.logs[opt.Channel]
 	if l == nil {
-		l = &logState{name: opt.Channel, storeID: newStoreID(), num: e.nextLog, first: 1, next: 1}
+		l = &logState{row: row{name: opt.Channel, storeID: newStoreID(), num: e.nextLog, first: 1, next: 1}}
 	}
 	if l.broken != nil {
 		e.mu.Unlock()
@@ -33,7 +33,7 @@ func (e *engine) openWrite(ctx context.Context, opt walimpls.OpenOptions) (walim
 		e.nextLog++
 	}
 	h := e.newHandle(l, pair, walimpls.AccessReadWrite)
-	l.pair, l.owner = pair, h
+	l.highest, l.owner = pair, h
 	req := newRequest(requestFence, l)
 	req.pair = pair
 	e.queue.pushLocked(req)
@@ -64,7 +64,7 @@ func (e *engine) openRead(opt walimpls.OpenOptions) (walimpls.WAL, error) {
 	if s, _ := l.view.snapshot(); s.last == 0 {
 		return nil, missingError(opt.Channel)
 	}
-	return e.newHandle(l, l.pair, walimpls.AccessReadOnly), nil
+	return e.newHandle(l, l.highest, walimpls.AccessReadOnly), nil
 }
 
 func (e *engine) newHandle(l *logState, pair walimpls.Pair, access walimpls.Access) *handle {
@@ -85,15 +85,15 @@ func (e *engine) drop(ctx context.Context, channel string, term int64) error {
 	l := e.logs[channel]
 	// A log that is not there may be one whose deletion is still queued: the
 	// barrier is done when that is durable.
-	req := newRequest(requestBarrier, &logState{name: channel})
+	req := newRequest(requestBarrier, &logState{row: row{name: channel}})
 	if l != nil {
 		if l.broken != nil {
 			e.mu.Unlock()
 			return l.broken
 		}
-		if term < l.pair.Term {
+		if term < l.highest.Term {
 			e.mu.Unlock()
-			return walimpls.NewFencedError(channel, walimpls.Pair{Term: term}, l.pair)
+			return walimpls.NewFencedError(channel, walimpls.Pair{Term: term}, l.highest)
 		}
 		l.dropped = true
 		delete(e.logs, channel)

@@ -19,6 +19,10 @@ type request struct {
 	pair  walimpls.Pair // of a fence
 	data  []byte        // encoded records, one behind the other
 	ends  []int         // where in data each record ends
+	// frame is what a move copies, with data as its body; runs is where the
+	// records are then.
+	frame frame
+	runs  []*run
 
 	// Guarded by engine.mu; whoever sees done closed may read err and state.
 	state requestState
@@ -33,12 +37,14 @@ const (
 	requestFence
 	requestTruncate
 	requestDrop
+	// requestMove copies a frame out of a segment that shall be given back.
+	requestMove
 	// requestBarrier changes nothing: it is done when what lies before it is.
 	requestBarrier
 )
 
 func (k requestKind) String() string {
-	return [...]string{"append", "open", "truncate", "drop", "drop"}[k]
+	return [...]string{"append", "open", "truncate", "drop", "move", "drop"}[k]
 }
 
 type requestState int
@@ -112,8 +118,17 @@ func (q *queue) pushLocked(r *request) {
 	q.signal()
 }
 
+// pushMoveLocked queues the keeper's own request, which needs no room.
+func (q *queue) pushMoveLocked(r *request) {
+	q.requests = append(q.requests, r)
+	q.signal()
+}
+
 // leaveLocked frees the room of a request that is queued no longer.
 func (q *queue) leaveLocked(r *request) {
+	if r.kind == requestMove {
+		return
+	}
 	q.bytes -= len(r.data)
 	if len(r.data) > 0 {
 		q.room.Release(q.weight(r))

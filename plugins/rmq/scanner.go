@@ -2,17 +2,24 @@ package rmq
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sort"
 	"sync"
-
-	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/walrig/walrig/sdk/message"
 	"github.com/walrig/walrig/sdk/walimpls"
 )
 
-// chunkBytes is the size of the buffers that small records share: one
-// allocation for many records, and little memory kept alive by one of them.
-const chunkBytes = 64 << 10
+const (
+	// readBytes is what one read of a file fetches, more for a larger frame. Its
+	// buffer is shared by the records in it.
+	readBytes = 256 << 10
+	// readGap is how much of other logs' frames a read goes over, because that
+	// costs less than another read.
+	readGap = 32 << 10
+)
 
 // scanner reads one log. It holds nothing of the store between two calls of
 // Next, so any number of them can stand still for any time.
@@ -21,8 +28,15 @@ type scanner struct {
 	opt    walimpls.ReadOptions
 
 	// For Next's goroutine alone.
-	next uint64 // the id of the record to read next
-	err  error  // what ended the scanner
+	next  uint64            // the id of the record to read next
+	ready []message.Message // read already, from next on
+	sizes []int             // their encoded sizes
+	run   *run              // where next lies, as far as is known
+	refs  []frameRef        // its frames
+	upto  uint64            // the last record of refs
+	grows bool              // refs are of a segment that was active
+	at    int               // the frame of refs that holds next, or comes before it
+	err   error             // what ended the scanner
 
 	closeOnce sync.Once
 	done      chan struct{}
@@ -55,7 +69,10 @@ func (s *scanner) Next(ctx context.Context) ([]message.Message, error) {
 			if err != nil {
 				return nil, s.end(err)
 			}
-			return records, nil
+			if len(records) > 0 {
+				return records, nil
+			}
+			continue // a repair gave up the last records
 		}
 		select {
 		case <-changed:
@@ -68,7 +85,7 @@ func (s *scanner) Next(ctx context.Context) ([]message.Message, error) {
 }
 
 func (s *scanner) end(err error) error {
-	s.err = err
+	s.err, s.ready, s.sizes, s.run, s.refs = err, nil, nil, nil, nil
 	return err
 }
 
@@ -93,77 +110,210 @@ func (s *scanner) Close() error {
 	return nil
 }
 
-// read returns records from s.next up to last, at least one and as many as the
-// options allow, and moves on.
-func (s *scanner) read(last uint64) (records []message.Message, err error) {
-	e, l, name := s.handle.engine, s.handle.log, s.handle.ch.Name
-	release, err := e.beginRead(name)
-	if err != nil {
-		return nil, err
+// read returns records from s.next up to last, as many as the options allow,
+// and moves on. What was read and does not fit waits for the next call.
+func (s *scanner) read(last uint64) ([]message.Message, error) {
+	bytes := 0
+	for _, n := range s.sizes {
+		bytes += n
 	}
-	defer release()
-	it, err := e.db.NewIter(&pebble.IterOptions{
-		LowerBound: recordKey(l.num, s.next),
-		UpperBound: recordKey(l.num, last+1),
-	})
-	if err != nil {
-		return nil, storeError(name, "read", err)
+	for len(s.ready) < s.opt.BufferRecords && bytes < s.opt.BufferBytes && s.next+uint64(len(s.ready)) <= last {
+		n, err := s.fetch(last)
+		if err != nil && len(s.ready) == 0 {
+			return nil, err
+		}
+		if err != nil || n == 0 {
+			break // what is there comes first; the error comes again
+		}
+		bytes += n
 	}
-	defer func() {
-		if closeErr := it.Close(); err == nil && closeErr != nil {
-			records, err = nil, storeError(name, "read", closeErr)
-		}
-	}()
-
-	expect, bytes := s.next, 0
-	var chunk []byte
-	for valid := it.First(); valid; valid = it.Next() {
-		if _, id, ok := decodeRecordKey(it.Key()); !ok || id != expect {
-			break
-		}
-		value, err := it.ValueAndErr()
-		if err != nil {
-			return nil, storeError(name, "read", err)
-		}
-		if len(records) > 0 && bytes+len(value) > s.opt.BufferBytes {
-			s.next = expect
-			return records, nil
-		}
-		bytes += len(value)
-		if len(value) > cap(chunk)-len(chunk) {
-			chunk = make([]byte, 0, max(len(value), min(chunkBytes, s.opt.BufferBytes)))
-		}
-		begin := len(chunk)
-		chunk = append(chunk, value...)
-		m, err := message.DecodeRecord(chunk[begin:len(chunk):len(chunk)])
-		if err != nil {
-			return nil, walimpls.Errorf(walimpls.CodeCorrupt, name, "read: the record %d: %w", expect, err)
-		}
-		m.ID = message.Uint64ID(expect)
-		records = append(records, m)
-		expect++
-		if len(records) == s.opt.BufferRecords || expect > last {
-			s.next = expect
-			return records, nil
-		}
+	n, bytes := 0, 0
+	for n < len(s.ready) && n < s.opt.BufferRecords && (n == 0 || bytes+s.sizes[n] <= s.opt.BufferBytes) {
+		bytes += s.sizes[n]
+		n++
 	}
-	if err := it.Error(); err != nil {
-		return nil, storeError(name, "read", err)
+	records := s.ready[:n:n]
+	s.ready, s.sizes = s.ready[n:], s.sizes[n:]
+	if len(s.ready) == 0 {
+		s.ready, s.sizes = nil, s.sizes[:0:cap(s.sizes)]
 	}
-	return nil, s.gap(expect)
+	s.next += uint64(n)
+	return records, nil
 }
 
-// gap says why the record with the id is not there. Ids have no holes in this
-// backend, so a record between the bounds that is missing, and that nobody
-// removes just now, is damage.
-func (s *scanner) gap(id uint64) error {
-	name, l := s.handle.ch.Name, s.handle.log
-	span, rightly := l.view.missing(id)
-	switch {
-	case !rightly:
-		return walimpls.Errorf(walimpls.CodeCorrupt, name, "read: the record %d is missing", id)
-	case span.first == droppedBelow:
-		return droppedError(name, "read")
+// fetch reads frames behind what is ready, and returns their size. 0 means
+// that there is nothing up to last: a repair gave those records up.
+func (s *scanner) fetch(last uint64) (int, error) {
+	e, name := s.handle.engine, s.handle.ch.Name
+	release, err := e.beginRead(name)
+	if err != nil {
+		return 0, err
 	}
-	return s.lost(span)
+	defer release()
+	id := s.next + uint64(len(s.ready))
+	file, done, err := s.locate(&id, last)
+	if err != nil || file == nil {
+		return 0, err
+	}
+	defer done()
+
+	// Frames that lie close together are one read.
+	first, end := s.at, s.at
+	from := int64(s.refs[first].pos) * frameAlign
+	to := from
+	limit := min(last, s.upto)
+	for end < len(s.refs) && s.refs[end].first <= limit {
+		begin := int64(s.refs[end].pos) * frameAlign
+		size := int64(s.refs[end].size) * frameAlign
+		if end > first && (begin-to > readGap || begin+size-from > readBytes) {
+			break
+		}
+		to = begin + size
+		end++
+	}
+	buf := make([]byte, to-from)
+	if n, err := file.ReadAt(buf, from); err != nil && !(errors.Is(err, io.EOF) && n == len(buf)) {
+		if !errors.Is(err, io.EOF) {
+			return 0, storeError(name, fmt.Sprintf("read %q at position %d", s.run.segment.path, from), err)
+		}
+		buf = buf[:n]
+	}
+	total := 0
+	for ; s.at < end; s.at++ {
+		ref := s.refs[s.at]
+		pos := int64(ref.pos) * frameAlign
+		b := buf[min(pos-from, int64(len(buf))):min(pos-from+int64(ref.size)*frameAlign, int64(len(buf)))]
+		f, body, err := checkFrame(b, s.run, ref)
+		if err == nil {
+			err = s.take(f, body, id, limit)
+		}
+		if err != nil {
+			if total > 0 {
+				return total, nil // it is met again, after what was good
+			}
+			return 0, storeError(name, fmt.Sprintf("read the record %d: %q at position %d", id, s.run.segment.path, pos), err)
+		}
+		total += len(b)
+		id = s.next + uint64(len(s.ready))
+	}
+	return total, nil
+}
+
+// locate finds the frame that holds the record, and returns its file, open
+// until done is called. id moves on over records that a repair gave up; no
+// file means that these were all.
+func (s *scanner) locate(id *uint64, last uint64) (file interface {
+	ReadAt([]byte, int64) (int, error)
+}, done func(), err error) {
+	e, l := s.handle.engine, s.handle.log
+	set := e.set
+	set.mu.Lock()
+	r := s.run
+	if r == nil || r.segment.dead || *id < r.first || *id > r.last || len(s.refs) == 0 {
+		r = findRun(l.runs, *id)
+		for r == nil {
+			next, ok := l.lostAt(*id)
+			if !ok {
+				set.mu.Unlock()
+				return nil, nil, s.gap(*id)
+			}
+			if len(s.ready) > 0 {
+				set.mu.Unlock()
+				return nil, nil, nil // what is ready goes out first
+			}
+			s.next, *id = next, next
+			if next > last {
+				set.mu.Unlock()
+				return nil, nil, nil
+			}
+			r = findRun(l.runs, *id)
+		}
+		s.run, s.refs, s.at = r, nil, 0
+	}
+	switch {
+	case r.frames != nil:
+		s.refs, s.grows = r.frames, true
+	case s.grows:
+		s.refs, s.grows = nil, false // they moved to the index file, more of them
+	}
+	s.upto = r.last
+	f, err := set.acquireLocked(r.segment)
+	set.mu.Unlock()
+	if err != nil {
+		s.run = nil
+		return nil, nil, storeError(l.name, fmt.Sprintf("read %q", r.segment.path), err)
+	}
+	done = func() { set.release(r.segment) }
+	if s.refs == nil {
+		if s.refs, err = set.loadFrames(r); err != nil {
+			s.run = nil
+			done()
+			return nil, nil, storeError(l.name, fmt.Sprintf("read %q", r.segment.path), err)
+		}
+	}
+	if s.at >= len(s.refs) || s.refs[s.at].first != *id {
+		s.at = frameIndex(s.refs, *id)
+	}
+	return f, done, nil
+}
+
+// take decodes the records of a frame from id to last.
+func (s *scanner) take(f frame, body []byte, id, last uint64) error {
+	last = min(last, f.last())
+	if f.first > id || last < id {
+		return fmt.Errorf("%w: the frame holds the records %d to %d", errDamaged, f.first, f.last())
+	}
+	ids := idsFrom(id, int(last-id+1))
+	for n := range ids {
+		m := message.Message{Type: message.TypeFence, Term: f.pair.Term, Incarnation: f.pair.Incarnation, Payload: []byte{}}
+		size := 10
+		if f.kind == frameData || f.kind == frameMovedData {
+			record, ok := f.recordAt(body, int(id-f.first)+n)
+			if !ok {
+				return fmt.Errorf("%w: the table of records", errDamaged)
+			}
+			var err error
+			if m, err = message.DecodeRecord(record); err != nil {
+				return err
+			}
+			size = len(record)
+		}
+		m.ID = ids[n]
+		s.ready = append(s.ready, m)
+		s.sizes = append(s.sizes, size)
+	}
+	return nil
+}
+
+// checkFrame returns the frame in b, which must be the one that ref says.
+func checkFrame(b []byte, r *run, ref frameRef) (frame, []byte, error) {
+	f, ok := decodeHeader(b, r.segment.num, int64(ref.pos)*frameAlign)
+	if !ok || f.log != r.log || f.first != ref.first || !f.kind.records() || frameHeaderLen+f.length > len(b) {
+		return frame{}, nil, fmt.Errorf("%w: there is no frame", errDamaged)
+	}
+	body := b[frameHeaderLen : frameHeaderLen+f.length : frameHeaderLen+f.length]
+	if !f.bodyIs(body) {
+		return frame{}, nil, fmt.Errorf("%w: the checksum of a frame does not fit", errDamaged)
+	}
+	return f, body, nil
+}
+
+// frameIndex returns the frame that holds id.
+func frameIndex(refs []frameRef, id uint64) int {
+	return max(0, sort.Search(len(refs), func(i int) bool { return refs[i].first > id })-1)
+}
+
+// gap says why no run holds the record. Ids have no holes in this backend but
+// those of a repair, so a record between the bounds that is missing, and that
+// nobody removed just now, is damage.
+func (s *scanner) gap(id uint64) error {
+	name := s.handle.ch.Name
+	span, err := s.handle.log.view.snapshot()
+	switch {
+	case err != nil:
+		return err
+	case id < span.first:
+		return s.lost(span)
+	}
+	return storeError(name, fmt.Sprintf("read: the record %d is missing: no segment in %q holds it", id, s.handle.engine.set.dir), errDamaged)
 }

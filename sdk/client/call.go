@@ -106,6 +106,56 @@ func (c *Client) TruncateChannel(ctx context.Context, name, before string) (*wal
 	return resp.GetChannel(), err
 }
 
+// CreateVChannels declares vchannels of a channel and returns those that were
+// not declared before. If none of them is new, it is ErrAlreadyExists unless
+// ifNotExists is given.
+func (c *Client) CreateVChannels(ctx context.Context, channel string, names []string, ifNotExists bool) ([]string, error) {
+	resp := &walv1.CreateVChannelsResponse{}
+	err := c.call(ctx, walv1.AdminService_CreateVChannels_FullMethodName,
+		&walv1.CreateVChannelsRequest{Channel: channel, Vchannels: names, IfNotExists: ifNotExists}, resp, mutation)
+	return resp.GetCreated(), err
+}
+
+// DropVChannel makes a vchannel take no more records. What it holds is flushed
+// first, and its files stay.
+func (c *Client) DropVChannel(ctx context.Context, channel, vchannel string) error {
+	return c.call(ctx, walv1.AdminService_DropVChannel_FullMethodName,
+		&walv1.DropVChannelRequest{Channel: channel, Vchannel: vchannel}, &walv1.DropVChannelResponse{}, mutation)
+}
+
+// ListVChannels returns the vchannels of a channel, and the tombstones of those
+// that were dropped.
+func (c *Client) ListVChannels(ctx context.Context, channel string) ([]*walv1.VChannelStatus, error) {
+	resp := &walv1.ListVChannelsResponse{}
+	err := c.call(ctx, walv1.AdminService_ListVChannels_FullMethodName, &walv1.ListVChannelsRequest{Channel: channel}, resp, readOnly)
+	return resp.GetVchannels(), err
+}
+
+// FlushNow flushes what was stored in a vchannel ("" for all) before the call.
+// With wait it returns when that is durable; it can be repeated.
+func (c *Client) FlushNow(ctx context.Context, channel, vchannel string, wait bool) (*walv1.FlushNowResponse, error) {
+	resp := &walv1.FlushNowResponse{}
+	err := c.call(ctx, walv1.AdminService_FlushNow_FullMethodName,
+		&walv1.FlushNowRequest{Channel: channel, Vchannel: vchannel, Wait: wait}, resp, readOnly)
+	return resp, err
+}
+
+// FlushStatus returns how far a channel and its vchannels are flushed.
+func (c *Client) FlushStatus(ctx context.Context, channel string) (*walv1.FlushStatusResponse, error) {
+	resp := &walv1.FlushStatusResponse{}
+	err := c.call(ctx, walv1.AdminService_FlushStatus_FullMethodName, &walv1.FlushStatusRequest{Channel: channel}, resp, readOnly)
+	return resp, err
+}
+
+// ListFiles returns the files of a vchannel, oldest first; "" is for the records
+// to all.
+func (c *Client) ListFiles(ctx context.Context, channel, vchannel string) ([]*walv1.File, error) {
+	resp := &walv1.ListFilesResponse{}
+	err := c.call(ctx, walv1.AdminService_ListFiles_FullMethodName,
+		&walv1.ListFilesRequest{Channel: channel, Vchannel: vchannel}, resp, readOnly)
+	return resp.GetFiles(), err
+}
+
 // ListPlugins returns the configured plugins.
 func (c *Client) ListPlugins(ctx context.Context) ([]*walv1.PluginStatus, error) {
 	resp := &walv1.ListPluginsResponse{}

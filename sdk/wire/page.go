@@ -141,8 +141,10 @@ type PageWriter struct {
 	reserve int
 }
 
-// Len is the number of records in the page, and Size their bytes on the wire.
-func (p *PageWriter) Len() int  { return p.records }
+// Len is the number of records in the page.
+func (p *PageWriter) Len() int { return p.records }
+
+// Size is the number of their bytes on the wire.
 func (p *PageWriter) Size() int { return len(p.dst) }
 
 // Add adds a record, with tick as its time tick. id and checkpoint are texts; all

@@ -162,8 +162,9 @@ Start a host with "walrig serve", then:
 	f.DurationVar(&a.timeout, "timeout", 0, "give up after this long (default: what suits the command)")
 	f.StringVarP(&a.output, "output", "o", outputText, "output format: text or json (read: raw too)")
 	root.AddCommand(
-		a.serveCmd(), a.channelCmd(), a.appendCmd(), a.readCmd(), a.txnCmd(), a.statusCmd(), a.pluginCmd(),
-		a.conformCmd(), a.benchCmd(),
+		a.serveCmd(), a.channelCmd(), a.appendCmd(), a.readCmd(), a.txnCmd(),
+		a.vchannelCmd(), a.flushCmd(), a.filesCmd(), a.statusCmd(), a.pluginCmd(),
+		a.conformCmd(), a.benchCmd(), a.verifyCmd(), a.backupCmd(),
 		a.configCmd(), a.versionCmd(), a.completionCmd(),
 	)
 	return root

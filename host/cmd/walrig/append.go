@@ -65,7 +65,7 @@ The outcome is stored, not_stored or unknown; a checkpoint is where "read --from
 	f.StringVarP(&opt.file, "file", "f", "-", "file to read, - for stdin")
 	f.StringVar(&opt.vchannel, "vchannel", "", "virtual channel of the records (default: to every one)")
 	f.StringArrayVarP(&opt.properties, "property", "p", nil, "key=value that each record gets; may be repeated")
-	f.BoolVar(&opt.create, "create", false, "create the channel if it does not exist")
+	f.BoolVar(&opt.create, "create", false, "create the channel, and the --vchannel, if they do not exist")
 	f.StringVar(&opt.txn, "txn", "", "make the records a part of this open transaction (see \"walrig txn\")")
 	f.BoolVarP(&opt.nul, "null", "0", false, "split the input at NUL bytes instead of line ends")
 	f.BoolVar(&opt.whole, "whole", false, "make one record of the entire input")
@@ -100,7 +100,7 @@ func (a *app) runAppend(ctx context.Context, opt appendOptions) error {
 	}
 	defer c.Close()
 	if opt.create {
-		if err := createIfMissing(ctx, c, opt.channel); err != nil {
+		if err := createIfMissing(ctx, c, opt.channel, opt.vchannel); err != nil {
 			return err
 		}
 	}
@@ -151,10 +151,13 @@ func (a *app) runAppend(ctx context.Context, opt appendOptions) error {
 	return a.reportAppend(ctx, opt, run, inputErr)
 }
 
-func createIfMissing(ctx context.Context, c *client.Client, channel string) error {
+func createIfMissing(ctx context.Context, c *client.Client, channel, vchannel string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	_, _, err := c.CreateChannel(ctx, channel, client.CreateOptions{IfNotExists: true})
+	if _, _, err := c.CreateChannel(ctx, channel, client.CreateOptions{IfNotExists: true}); err != nil || vchannel == "" {
+		return err
+	}
+	_, err := c.CreateVChannels(ctx, channel, []string{vchannel}, true)
 	return err
 }
 

@@ -77,6 +77,7 @@ func TestScripts(t *testing.T) {
 			"down":   cmdDown,
 			"gone":   cmdGone,
 			"seqgen": cmdSeq,
+			"flip":   cmdFlip,
 		},
 	})
 }
@@ -148,4 +149,17 @@ func poll(ts *testscript.TestScript, failure string, done func() bool) {
 			ts.Fatalf("%s", failure)
 		}
 	}
+}
+
+// flip FILE TEXT changes one bit of the file, where the text is.
+func cmdFlip(ts *testscript.TestScript, _ bool, args []string) {
+	path := ts.MkAbs(args[0])
+	b, err := os.ReadFile(path)
+	ts.Check(err)
+	at := strings.Index(string(b), args[1])
+	if at < 0 {
+		ts.Fatalf("%s does not hold %q", args[0], args[1])
+	}
+	b[at] ^= 1
+	ts.Check(os.WriteFile(path, b, 0o600))
 }

@@ -57,6 +57,7 @@ type channelJSON struct {
 	Incarnation     *int64        `json:"incarnation"`
 	OpenTxns        *string       `json:"open_txns"`
 	UnresolvedBytes *string       `json:"unresolved_bytes"`
+	Flush           *flushJSON    `json:"flush"`
 }
 
 type wabJSON struct {
@@ -111,6 +112,10 @@ func toChannelJSON(c *walv1.ChannelStatus) channelJSON {
 		j.LastTimeTick = optional(strconv.FormatUint(c.GetLastTimeTick(), 10))
 		j.WAB = &wabJSON{Records: strconv.FormatInt(w.GetRecords(), 10), Bytes: strconv.FormatInt(w.GetBytes(), 10)}
 		j.Violations, j.OpenTxns, j.UnresolvedBytes = decimal(c.GetViolations()), decimal(c.GetOpenTxns()), decimal(c.GetUnresolvedBytes())
+	}
+	if c.GetFlush() != nil {
+		flush := toFlushJSON(c.GetFlush())
+		j.Flush, j.FlushLagMS = &flush, &flush.LagMS
 	}
 	if c.GetError() != nil {
 		e := toErrorJSON(wire.ErrorFromProto(c.GetError()))

@@ -83,6 +83,7 @@ func (s tourStep) matches(got string) bool {
 // an empty folder, and compares what it prints. A command fails the tour unless
 // the page goes on with "echo $?".
 func TestTourCanBeFollowed(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("the tour builds a plugin several times, too long for -short")
 	}

@@ -55,6 +55,10 @@ func (c *core) read(m message.Message) (tick message.Tick, term int64, err error
 	if m.Type == message.TypeFence {
 		return 0, 0, nil
 	}
+	if m.TxnID == 0 && m.TimeTick <= c.reorder.last && c.skip.Covers(m.Term, m.TimeTick) {
+		// A repeat of what the start covers: the memory of it was another reader's.
+		return 0, 0, nil
+	}
 	if m.TxnID != 0 {
 		// It may wait long for its commit, and must not keep the batch that it
 		// came in. The write-ahead buffer's records are shared by all readers.
@@ -139,6 +143,9 @@ func (c *core) progress(m *message.Message) {
 // plain hands out a record that is a unit of its own.
 func (c *core) plain(record []message.Message) {
 	m := &record[0]
+	if m.Type == message.TypeData {
+		c.met(m.ID, m)
+	}
 	if c.skip.Covers(m.Term, m.TimeTick) {
 		return
 	}
@@ -151,6 +158,9 @@ func (c *core) plain(record []message.Message) {
 func (c *core) commit(m *message.Message) error {
 	skipped := c.skip.Covers(m.Term, m.TimeTick)
 	parts, err := c.txns.commit(*m)
+	if len(parts) > 2 { // more than begin and commit
+		c.met(parts[0].ID, m)
+	}
 	if skipped || parts == nil {
 		if skipped {
 			err = nil
@@ -165,6 +175,13 @@ func (c *core) commit(m *message.Message) error {
 	}
 	c.hand(messages, m, m.TxnID)
 	return nil
+}
+
+// met tells of a data unit.
+func (c *core) met(first message.ID, end *message.Message) {
+	if c.opt.OnUnit != nil {
+		c.opt.OnUnit(first, end.Term, end.TimeTick)
+	}
 }
 
 // hand hands a unit out; one that the filter empties moves the position alone.

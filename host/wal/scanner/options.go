@@ -41,6 +41,10 @@ type Options struct {
 	Until *message.Checkpoint
 	// MaxBytes bounds what one Next returns; a single unit may exceed it. 0 is 4 MiB.
 	MaxBytes int
+	// OnUnit, if not nil, is called by Next for each data unit that the scanner
+	// meets, also for those that it skips or filters out, before they are handed
+	// out: with the id of the unit's first record, and where the unit lies.
+	OnUnit func(first message.ID, term int64, tick message.Tick)
 	// ProgressEvery is the longest time without a checkpoint while ticks come; 0
 	// is 500 ms.
 	ProgressEvery time.Duration
@@ -95,7 +99,9 @@ const (
 // Status is what a scanner tells about itself.
 type Status struct {
 	Name string
-	Mode Mode
+	// Number is the reader's on its WAL, as long as it runs.
+	Number uint64
+	Mode   Mode
 	// Checkpoint is the restart position.
 	Checkpoint message.Checkpoint
 	// Violations counts late records that were dropped.

@@ -1583,6 +1583,1055 @@ func (x *TruncateChannelResponse) GetChannel() *ChannelStatus {
 	return nil
 }
 
+type CreateVChannelsRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Channel   string                 `protobuf:"bytes,1,opt,name=channel,proto3" json:"channel,omitempty"`
+	Vchannels []string               `protobuf:"bytes,2,rep,name=vchannels,proto3" json:"vchannels,omitempty"`
+	// if_not_exists makes a vchannel that is declared already a success.
+	IfNotExists   bool `protobuf:"varint,3,opt,name=if_not_exists,json=ifNotExists,proto3" json:"if_not_exists,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateVChannelsRequest) Reset() {
+	*x = CreateVChannelsRequest{}
+	mi := &file_wal_v1_wal_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateVChannelsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateVChannelsRequest) ProtoMessage() {}
+
+func (x *CreateVChannelsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_wal_v1_wal_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateVChannelsRequest.ProtoReflect.Descriptor instead.
+func (*CreateVChannelsRequest) Descriptor() ([]byte, []int) {
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *CreateVChannelsRequest) GetChannel() string {
+	if x != nil {
+		return x.Channel
+	}
+	return ""
+}
+
+func (x *CreateVChannelsRequest) GetVchannels() []string {
+	if x != nil {
+		return x.Vchannels
+	}
+	return nil
+}
+
+func (x *CreateVChannelsRequest) GetIfNotExists() bool {
+	if x != nil {
+		return x.IfNotExists
+	}
+	return false
+}
+
+type CreateVChannelsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// created are those that were not declared before.
+	Created       []string `protobuf:"bytes,1,rep,name=created,proto3" json:"created,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateVChannelsResponse) Reset() {
+	*x = CreateVChannelsResponse{}
+	mi := &file_wal_v1_wal_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateVChannelsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateVChannelsResponse) ProtoMessage() {}
+
+func (x *CreateVChannelsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_wal_v1_wal_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateVChannelsResponse.ProtoReflect.Descriptor instead.
+func (*CreateVChannelsResponse) Descriptor() ([]byte, []int) {
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *CreateVChannelsResponse) GetCreated() []string {
+	if x != nil {
+		return x.Created
+	}
+	return nil
+}
+
+type DropVChannelRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Channel       string                 `protobuf:"bytes,1,opt,name=channel,proto3" json:"channel,omitempty"`
+	Vchannel      string                 `protobuf:"bytes,2,opt,name=vchannel,proto3" json:"vchannel,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropVChannelRequest) Reset() {
+	*x = DropVChannelRequest{}
+	mi := &file_wal_v1_wal_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropVChannelRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropVChannelRequest) ProtoMessage() {}
+
+func (x *DropVChannelRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_wal_v1_wal_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropVChannelRequest.ProtoReflect.Descriptor instead.
+func (*DropVChannelRequest) Descriptor() ([]byte, []int) {
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *DropVChannelRequest) GetChannel() string {
+	if x != nil {
+		return x.Channel
+	}
+	return ""
+}
+
+func (x *DropVChannelRequest) GetVchannel() string {
+	if x != nil {
+		return x.Vchannel
+	}
+	return ""
+}
+
+type DropVChannelResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropVChannelResponse) Reset() {
+	*x = DropVChannelResponse{}
+	mi := &file_wal_v1_wal_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropVChannelResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropVChannelResponse) ProtoMessage() {}
+
+func (x *DropVChannelResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_wal_v1_wal_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropVChannelResponse.ProtoReflect.Descriptor instead.
+func (*DropVChannelResponse) Descriptor() ([]byte, []int) {
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{30}
+}
+
+type ListVChannelsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Channel       string                 `protobuf:"bytes,1,opt,name=channel,proto3" json:"channel,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListVChannelsRequest) Reset() {
+	*x = ListVChannelsRequest{}
+	mi := &file_wal_v1_wal_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListVChannelsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListVChannelsRequest) ProtoMessage() {}
+
+func (x *ListVChannelsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_wal_v1_wal_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListVChannelsRequest.ProtoReflect.Descriptor instead.
+func (*ListVChannelsRequest) Descriptor() ([]byte, []int) {
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *ListVChannelsRequest) GetChannel() string {
+	if x != nil {
+		return x.Channel
+	}
+	return ""
+}
+
+type ListVChannelsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vchannels     []*VChannelStatus      `protobuf:"bytes,1,rep,name=vchannels,proto3" json:"vchannels,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListVChannelsResponse) Reset() {
+	*x = ListVChannelsResponse{}
+	mi := &file_wal_v1_wal_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListVChannelsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListVChannelsResponse) ProtoMessage() {}
+
+func (x *ListVChannelsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_wal_v1_wal_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListVChannelsResponse.ProtoReflect.Descriptor instead.
+func (*ListVChannelsResponse) Descriptor() ([]byte, []int) {
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *ListVChannelsResponse) GetVchannels() []*VChannelStatus {
+	if x != nil {
+		return x.Vchannels
+	}
+	return nil
+}
+
+type VChannelStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// "declared", "dropping" (what it holds is not flushed yet) or "dropped"
+	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// start_tick is one below the tick of the record that created it.
+	StartTick uint64 `protobuf:"varint,3,opt,name=start_tick,json=startTick,proto3" json:"start_tick,omitempty"`
+	// dropped_tick is the tick of the record that dropped it, 0 for none.
+	DroppedTick uint64 `protobuf:"varint,4,opt,name=dropped_tick,json=droppedTick,proto3" json:"dropped_tick,omitempty"`
+	// flush is how far it is flushed; unset on a host that flushes nothing.
+	Flush         *VChannelFlush `protobuf:"bytes,5,opt,name=flush,proto3" json:"flush,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VChannelStatus) Reset() {
+	*x = VChannelStatus{}
+	mi := &file_wal_v1_wal_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VChannelStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VChannelStatus) ProtoMessage() {}
+
+func (x *VChannelStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_wal_v1_wal_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VChannelStatus.ProtoReflect.Descriptor instead.
+func (*VChannelStatus) Descriptor() ([]byte, []int) {
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *VChannelStatus) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *VChannelStatus) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *VChannelStatus) GetStartTick() uint64 {
+	if x != nil {
+		return x.StartTick
+	}
+	return 0
+}
+
+func (x *VChannelStatus) GetDroppedTick() uint64 {
+	if x != nil {
+		return x.DroppedTick
+	}
+	return 0
+}
+
+func (x *VChannelStatus) GetFlush() *VChannelFlush {
+	if x != nil {
+		return x.Flush
+	}
+	return nil
+}
+
+// VChannelFlush is one vchannel's data sync service.
+type VChannelFlush struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Vchannel string                 `protobuf:"bytes,1,opt,name=vchannel,proto3" json:"vchannel,omitempty"`
+	// "idle", "buffering", "flushing", "detached", "joining" or "dropping"
+	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// checkpoint is a token: everything up to it is flushed.
+	Checkpoint string `protobuf:"bytes,3,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
+	TimeTick   uint64 `protobuf:"varint,4,opt,name=time_tick,json=timeTick,proto3" json:"time_tick,omitempty"`
+	LagMs      int64  `protobuf:"varint,5,opt,name=lag_ms,json=lagMs,proto3" json:"lag_ms,omitempty"`
+	// lag_bytes were met in the log and are not flushed.
+	LagBytes int64 `protobuf:"varint,6,opt,name=lag_bytes,json=lagBytes,proto3" json:"lag_bytes,omitempty"`
+	// error is the sink's last failure, unset when it works.
+	Error         *v1.Error `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VChannelFlush) Reset() {
+	*x = VChannelFlush{}
+	mi := &file_wal_v1_wal_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VChannelFlush) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VChannelFlush) ProtoMessage() {}
+
+func (x *VChannelFlush) ProtoReflect() protoreflect.Message {
+	mi := &file_wal_v1_wal_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VChannelFlush.ProtoReflect.Descriptor instead.
+func (*VChannelFlush) Descriptor() ([]byte, []int) {
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *VChannelFlush) GetVchannel() string {
+	if x != nil {
+		return x.Vchannel
+	}
+	return ""
+}
+
+func (x *VChannelFlush) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *VChannelFlush) GetCheckpoint() string {
+	if x != nil {
+		return x.Checkpoint
+	}
+	return ""
+}
+
+func (x *VChannelFlush) GetTimeTick() uint64 {
+	if x != nil {
+		return x.TimeTick
+	}
+	return 0
+}
+
+func (x *VChannelFlush) GetLagMs() int64 {
+	if x != nil {
+		return x.LagMs
+	}
+	return 0
+}
+
+func (x *VChannelFlush) GetLagBytes() int64 {
+	if x != nil {
+		return x.LagBytes
+	}
+	return 0
+}
+
+func (x *VChannelFlush) GetError() *v1.Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+type FlushNowRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Channel string                 `protobuf:"bytes,1,opt,name=channel,proto3" json:"channel,omitempty"`
+	// vchannel is the one to flush, "" for all.
+	Vchannel string `protobuf:"bytes,2,opt,name=vchannel,proto3" json:"vchannel,omitempty"`
+	// wait answers when it is flushed, or fails at the deadline.
+	Wait          bool `protobuf:"varint,3,opt,name=wait,proto3" json:"wait,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FlushNowRequest) Reset() {
+	*x = FlushNowRequest{}
+	mi := &file_wal_v1_wal_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FlushNowRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FlushNowRequest) ProtoMessage() {}
+
+func (x *FlushNowRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_wal_v1_wal_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FlushNowRequest.ProtoReflect.Descriptor instead.
+func (*FlushNowRequest) Descriptor() ([]byte, []int) {
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *FlushNowRequest) GetChannel() string {
+	if x != nil {
+		return x.Channel
+	}
+	return ""
+}
+
+func (x *FlushNowRequest) GetVchannel() string {
+	if x != nil {
+		return x.Vchannel
+	}
+	return ""
+}
+
+func (x *FlushNowRequest) GetWait() bool {
+	if x != nil {
+		return x.Wait
+	}
+	return false
+}
+
+type FlushNowResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// term and time_tick are those of the record that asks for the flush:
+	// everything below it is flushed.
+	Term          int64  `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
+	TimeTick      uint64 `protobuf:"varint,2,opt,name=time_tick,json=timeTick,proto3" json:"time_tick,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FlushNowResponse) Reset() {
+	*x = FlushNowResponse{}
+	mi := &file_wal_v1_wal_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FlushNowResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FlushNowResponse) ProtoMessage() {}
+
+func (x *FlushNowResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_wal_v1_wal_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FlushNowResponse.ProtoReflect.Descriptor instead.
+func (*FlushNowResponse) Descriptor() ([]byte, []int) {
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *FlushNowResponse) GetTerm() int64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *FlushNowResponse) GetTimeTick() uint64 {
+	if x != nil {
+		return x.TimeTick
+	}
+	return 0
+}
+
+type FlushStatusRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Channel       string                 `protobuf:"bytes,1,opt,name=channel,proto3" json:"channel,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FlushStatusRequest) Reset() {
+	*x = FlushStatusRequest{}
+	mi := &file_wal_v1_wal_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FlushStatusRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FlushStatusRequest) ProtoMessage() {}
+
+func (x *FlushStatusRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_wal_v1_wal_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FlushStatusRequest.ProtoReflect.Descriptor instead.
+func (*FlushStatusRequest) Descriptor() ([]byte, []int) {
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *FlushStatusRequest) GetChannel() string {
+	if x != nil {
+		return x.Channel
+	}
+	return ""
+}
+
+type FlushStatusResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Flush *FlushStatus           `protobuf:"bytes,1,opt,name=flush,proto3" json:"flush,omitempty"`
+	// vchannels has "" too, for the records to all.
+	Vchannels     []*VChannelFlush `protobuf:"bytes,2,rep,name=vchannels,proto3" json:"vchannels,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FlushStatusResponse) Reset() {
+	*x = FlushStatusResponse{}
+	mi := &file_wal_v1_wal_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FlushStatusResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FlushStatusResponse) ProtoMessage() {}
+
+func (x *FlushStatusResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_wal_v1_wal_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FlushStatusResponse.ProtoReflect.Descriptor instead.
+func (*FlushStatusResponse) Descriptor() ([]byte, []int) {
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *FlushStatusResponse) GetFlush() *FlushStatus {
+	if x != nil {
+		return x.Flush
+	}
+	return nil
+}
+
+func (x *FlushStatusResponse) GetVchannels() []*VChannelFlush {
+	if x != nil {
+		return x.Vchannels
+	}
+	return nil
+}
+
+// FlushStatus is how far a channel is flushed.
+type FlushStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "off", "recovering", "working", "failed" (and tries again) or "ended"
+	State string    `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
+	Error *v1.Error `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
+	// checkpoint is the channel's: the lowest of its vchannels' and of where the
+	// log was read to. saved_id and saved_tick are of the newest in the catalog.
+	Checkpoint      string `protobuf:"bytes,3,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
+	TimeTick        uint64 `protobuf:"varint,4,opt,name=time_tick,json=timeTick,proto3" json:"time_tick,omitempty"`
+	SavedId         string `protobuf:"bytes,5,opt,name=saved_id,json=savedId,proto3" json:"saved_id,omitempty"`
+	SavedTick       uint64 `protobuf:"varint,6,opt,name=saved_tick,json=savedTick,proto3" json:"saved_tick,omitempty"`
+	TruncatedBefore string `protobuf:"bytes,7,opt,name=truncated_before,json=truncatedBefore,proto3" json:"truncated_before,omitempty"`
+	// The lag is the checkpoint's behind the channel's last tick.
+	LagTicks uint64 `protobuf:"varint,8,opt,name=lag_ticks,json=lagTicks,proto3" json:"lag_ticks,omitempty"`
+	LagMs    int64  `protobuf:"varint,9,opt,name=lag_ms,json=lagMs,proto3" json:"lag_ms,omitempty"`
+	LagBytes int64  `protobuf:"varint,10,opt,name=lag_bytes,json=lagBytes,proto3" json:"lag_bytes,omitempty"`
+	// The following count since the channel was opened here.
+	Files         int64 `protobuf:"varint,11,opt,name=files,proto3" json:"files,omitempty"`
+	Rows          int64 `protobuf:"varint,12,opt,name=rows,proto3" json:"rows,omitempty"`
+	Bytes         int64 `protobuf:"varint,13,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Failures      int64 `protobuf:"varint,14,opt,name=failures,proto3" json:"failures,omitempty"`
+	Detached      int64 `protobuf:"varint,15,opt,name=detached,proto3" json:"detached,omitempty"`
+	LostPositions int64 `protobuf:"varint,16,opt,name=lost_positions,json=lostPositions,proto3" json:"lost_positions,omitempty"`
+	Truncations   int64 `protobuf:"varint,17,opt,name=truncations,proto3" json:"truncations,omitempty"`
+	// memory_bytes are rows that wait, memory_peak the most that ever did.
+	MemoryBytes   int64 `protobuf:"varint,18,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	MemoryPeak    int64 `protobuf:"varint,19,opt,name=memory_peak,json=memoryPeak,proto3" json:"memory_peak,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FlushStatus) Reset() {
+	*x = FlushStatus{}
+	mi := &file_wal_v1_wal_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FlushStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FlushStatus) ProtoMessage() {}
+
+func (x *FlushStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_wal_v1_wal_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FlushStatus.ProtoReflect.Descriptor instead.
+func (*FlushStatus) Descriptor() ([]byte, []int) {
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *FlushStatus) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *FlushStatus) GetError() *v1.Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *FlushStatus) GetCheckpoint() string {
+	if x != nil {
+		return x.Checkpoint
+	}
+	return ""
+}
+
+func (x *FlushStatus) GetTimeTick() uint64 {
+	if x != nil {
+		return x.TimeTick
+	}
+	return 0
+}
+
+func (x *FlushStatus) GetSavedId() string {
+	if x != nil {
+		return x.SavedId
+	}
+	return ""
+}
+
+func (x *FlushStatus) GetSavedTick() uint64 {
+	if x != nil {
+		return x.SavedTick
+	}
+	return 0
+}
+
+func (x *FlushStatus) GetTruncatedBefore() string {
+	if x != nil {
+		return x.TruncatedBefore
+	}
+	return ""
+}
+
+func (x *FlushStatus) GetLagTicks() uint64 {
+	if x != nil {
+		return x.LagTicks
+	}
+	return 0
+}
+
+func (x *FlushStatus) GetLagMs() int64 {
+	if x != nil {
+		return x.LagMs
+	}
+	return 0
+}
+
+func (x *FlushStatus) GetLagBytes() int64 {
+	if x != nil {
+		return x.LagBytes
+	}
+	return 0
+}
+
+func (x *FlushStatus) GetFiles() int64 {
+	if x != nil {
+		return x.Files
+	}
+	return 0
+}
+
+func (x *FlushStatus) GetRows() int64 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+func (x *FlushStatus) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *FlushStatus) GetFailures() int64 {
+	if x != nil {
+		return x.Failures
+	}
+	return 0
+}
+
+func (x *FlushStatus) GetDetached() int64 {
+	if x != nil {
+		return x.Detached
+	}
+	return 0
+}
+
+func (x *FlushStatus) GetLostPositions() int64 {
+	if x != nil {
+		return x.LostPositions
+	}
+	return 0
+}
+
+func (x *FlushStatus) GetTruncations() int64 {
+	if x != nil {
+		return x.Truncations
+	}
+	return 0
+}
+
+func (x *FlushStatus) GetMemoryBytes() int64 {
+	if x != nil {
+		return x.MemoryBytes
+	}
+	return 0
+}
+
+func (x *FlushStatus) GetMemoryPeak() int64 {
+	if x != nil {
+		return x.MemoryPeak
+	}
+	return 0
+}
+
+type ListFilesRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Channel string                 `protobuf:"bytes,1,opt,name=channel,proto3" json:"channel,omitempty"`
+	// vchannel "" is the records to all.
+	Vchannel      string `protobuf:"bytes,2,opt,name=vchannel,proto3" json:"vchannel,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListFilesRequest) Reset() {
+	*x = ListFilesRequest{}
+	mi := &file_wal_v1_wal_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListFilesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListFilesRequest) ProtoMessage() {}
+
+func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_wal_v1_wal_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListFilesRequest.ProtoReflect.Descriptor instead.
+func (*ListFilesRequest) Descriptor() ([]byte, []int) {
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *ListFilesRequest) GetChannel() string {
+	if x != nil {
+		return x.Channel
+	}
+	return ""
+}
+
+func (x *ListFilesRequest) GetVchannel() string {
+	if x != nil {
+		return x.Vchannel
+	}
+	return ""
+}
+
+type ListFilesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Files         []*File                `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListFilesResponse) Reset() {
+	*x = ListFilesResponse{}
+	mi := &file_wal_v1_wal_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListFilesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListFilesResponse) ProtoMessage() {}
+
+func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_wal_v1_wal_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListFilesResponse.ProtoReflect.Descriptor instead.
+func (*ListFilesResponse) Descriptor() ([]byte, []int) {
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *ListFilesResponse) GetFiles() []*File {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+// File is one file of flushed rows.
+type File struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Rows          int64                  `protobuf:"varint,2,opt,name=rows,proto3" json:"rows,omitempty"`
+	Bytes         int64                  `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	FirstTick     uint64                 `protobuf:"varint,4,opt,name=first_tick,json=firstTick,proto3" json:"first_tick,omitempty"`
+	LastTick      uint64                 `protobuf:"varint,5,opt,name=last_tick,json=lastTick,proto3" json:"last_tick,omitempty"`
+	Term          int64                  `protobuf:"varint,6,opt,name=term,proto3" json:"term,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *File) Reset() {
+	*x = File{}
+	mi := &file_wal_v1_wal_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *File) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*File) ProtoMessage() {}
+
+func (x *File) ProtoReflect() protoreflect.Message {
+	mi := &file_wal_v1_wal_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use File.ProtoReflect.Descriptor instead.
+func (*File) Descriptor() ([]byte, []int) {
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *File) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *File) GetRows() int64 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+func (x *File) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *File) GetFirstTick() uint64 {
+	if x != nil {
+		return x.FirstTick
+	}
+	return 0
+}
+
+func (x *File) GetLastTick() uint64 {
+	if x != nil {
+		return x.LastTick
+	}
+	return 0
+}
+
+func (x *File) GetTerm() int64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
 type ListPluginsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1591,7 +2640,7 @@ type ListPluginsRequest struct {
 
 func (x *ListPluginsRequest) Reset() {
 	*x = ListPluginsRequest{}
-	mi := &file_wal_v1_wal_proto_msgTypes[27]
+	mi := &file_wal_v1_wal_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1603,7 +2652,7 @@ func (x *ListPluginsRequest) String() string {
 func (*ListPluginsRequest) ProtoMessage() {}
 
 func (x *ListPluginsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[27]
+	mi := &file_wal_v1_wal_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1616,7 +2665,7 @@ func (x *ListPluginsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPluginsRequest.ProtoReflect.Descriptor instead.
 func (*ListPluginsRequest) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{27}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{43}
 }
 
 type ListPluginsResponse struct {
@@ -1628,7 +2677,7 @@ type ListPluginsResponse struct {
 
 func (x *ListPluginsResponse) Reset() {
 	*x = ListPluginsResponse{}
-	mi := &file_wal_v1_wal_proto_msgTypes[28]
+	mi := &file_wal_v1_wal_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1640,7 +2689,7 @@ func (x *ListPluginsResponse) String() string {
 func (*ListPluginsResponse) ProtoMessage() {}
 
 func (x *ListPluginsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[28]
+	mi := &file_wal_v1_wal_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1653,7 +2702,7 @@ func (x *ListPluginsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPluginsResponse.ProtoReflect.Descriptor instead.
 func (*ListPluginsResponse) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{28}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ListPluginsResponse) GetPlugins() []*PluginStatus {
@@ -1672,7 +2721,7 @@ type DescribePluginRequest struct {
 
 func (x *DescribePluginRequest) Reset() {
 	*x = DescribePluginRequest{}
-	mi := &file_wal_v1_wal_proto_msgTypes[29]
+	mi := &file_wal_v1_wal_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1684,7 +2733,7 @@ func (x *DescribePluginRequest) String() string {
 func (*DescribePluginRequest) ProtoMessage() {}
 
 func (x *DescribePluginRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[29]
+	mi := &file_wal_v1_wal_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1697,7 +2746,7 @@ func (x *DescribePluginRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribePluginRequest.ProtoReflect.Descriptor instead.
 func (*DescribePluginRequest) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{29}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *DescribePluginRequest) GetName() string {
@@ -1718,7 +2767,7 @@ type DescribePluginResponse struct {
 
 func (x *DescribePluginResponse) Reset() {
 	*x = DescribePluginResponse{}
-	mi := &file_wal_v1_wal_proto_msgTypes[30]
+	mi := &file_wal_v1_wal_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1730,7 +2779,7 @@ func (x *DescribePluginResponse) String() string {
 func (*DescribePluginResponse) ProtoMessage() {}
 
 func (x *DescribePluginResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[30]
+	mi := &file_wal_v1_wal_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1743,7 +2792,7 @@ func (x *DescribePluginResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribePluginResponse.ProtoReflect.Descriptor instead.
 func (*DescribePluginResponse) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{30}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *DescribePluginResponse) GetStatus() *PluginStatus {
@@ -1770,7 +2819,7 @@ type VerifyPluginRequest struct {
 
 func (x *VerifyPluginRequest) Reset() {
 	*x = VerifyPluginRequest{}
-	mi := &file_wal_v1_wal_proto_msgTypes[31]
+	mi := &file_wal_v1_wal_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1782,7 +2831,7 @@ func (x *VerifyPluginRequest) String() string {
 func (*VerifyPluginRequest) ProtoMessage() {}
 
 func (x *VerifyPluginRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[31]
+	mi := &file_wal_v1_wal_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1795,7 +2844,7 @@ func (x *VerifyPluginRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyPluginRequest.ProtoReflect.Descriptor instead.
 func (*VerifyPluginRequest) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{31}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *VerifyPluginRequest) GetName() string {
@@ -1815,7 +2864,7 @@ type VerifyPluginResponse struct {
 
 func (x *VerifyPluginResponse) Reset() {
 	*x = VerifyPluginResponse{}
-	mi := &file_wal_v1_wal_proto_msgTypes[32]
+	mi := &file_wal_v1_wal_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1827,7 +2876,7 @@ func (x *VerifyPluginResponse) String() string {
 func (*VerifyPluginResponse) ProtoMessage() {}
 
 func (x *VerifyPluginResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[32]
+	mi := &file_wal_v1_wal_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1840,7 +2889,7 @@ func (x *VerifyPluginResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyPluginResponse.ProtoReflect.Descriptor instead.
 func (*VerifyPluginResponse) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{32}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *VerifyPluginResponse) GetStatus() *PluginStatus {
@@ -1865,7 +2914,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_wal_v1_wal_proto_msgTypes[33]
+	mi := &file_wal_v1_wal_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1877,7 +2926,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[33]
+	mi := &file_wal_v1_wal_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1890,7 +2939,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{33}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{49}
 }
 
 type StatusResponse struct {
@@ -1909,7 +2958,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_wal_v1_wal_proto_msgTypes[34]
+	mi := &file_wal_v1_wal_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1921,7 +2970,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[34]
+	mi := &file_wal_v1_wal_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1934,7 +2983,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{34}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *StatusResponse) GetVersion() string {
@@ -2017,7 +3066,7 @@ type PluginStatus struct {
 
 func (x *PluginStatus) Reset() {
 	*x = PluginStatus{}
-	mi := &file_wal_v1_wal_proto_msgTypes[35]
+	mi := &file_wal_v1_wal_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2029,7 +3078,7 @@ func (x *PluginStatus) String() string {
 func (*PluginStatus) ProtoMessage() {}
 
 func (x *PluginStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[35]
+	mi := &file_wal_v1_wal_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2042,7 +3091,7 @@ func (x *PluginStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PluginStatus.ProtoReflect.Descriptor instead.
 func (*PluginStatus) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{35}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *PluginStatus) GetName() string {
@@ -2148,13 +3197,15 @@ type ChannelStatus struct {
 	Violations int64 `protobuf:"varint,17,opt,name=violations,proto3" json:"violations,omitempty"`
 	// truncated_before is the truncation point, "" for none.
 	TruncatedBefore string `protobuf:"bytes,18,opt,name=truncated_before,json=truncatedBefore,proto3" json:"truncated_before,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// flush is how far the channel is flushed; unset while nothing is.
+	Flush         *FlushStatus `protobuf:"bytes,19,opt,name=flush,proto3" json:"flush,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ChannelStatus) Reset() {
 	*x = ChannelStatus{}
-	mi := &file_wal_v1_wal_proto_msgTypes[36]
+	mi := &file_wal_v1_wal_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2166,7 +3217,7 @@ func (x *ChannelStatus) String() string {
 func (*ChannelStatus) ProtoMessage() {}
 
 func (x *ChannelStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[36]
+	mi := &file_wal_v1_wal_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2179,7 +3230,7 @@ func (x *ChannelStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChannelStatus.ProtoReflect.Descriptor instead.
 func (*ChannelStatus) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{36}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ChannelStatus) GetName() string {
@@ -2308,6 +3359,13 @@ func (x *ChannelStatus) GetTruncatedBefore() string {
 	return ""
 }
 
+func (x *ChannelStatus) GetFlush() *FlushStatus {
+	if x != nil {
+		return x.Flush
+	}
+	return nil
+}
+
 // WABStatus is what the write-ahead buffer holds.
 type WABStatus struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2319,7 +3377,7 @@ type WABStatus struct {
 
 func (x *WABStatus) Reset() {
 	*x = WABStatus{}
-	mi := &file_wal_v1_wal_proto_msgTypes[37]
+	mi := &file_wal_v1_wal_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2331,7 +3389,7 @@ func (x *WABStatus) String() string {
 func (*WABStatus) ProtoMessage() {}
 
 func (x *WABStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[37]
+	mi := &file_wal_v1_wal_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2344,7 +3402,7 @@ func (x *WABStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WABStatus.ProtoReflect.Descriptor instead.
 func (*WABStatus) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{37}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *WABStatus) GetRecords() int64 {
@@ -2375,7 +3433,7 @@ type ScannerStatus struct {
 
 func (x *ScannerStatus) Reset() {
 	*x = ScannerStatus{}
-	mi := &file_wal_v1_wal_proto_msgTypes[38]
+	mi := &file_wal_v1_wal_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2387,7 +3445,7 @@ func (x *ScannerStatus) String() string {
 func (*ScannerStatus) ProtoMessage() {}
 
 func (x *ScannerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_wal_v1_wal_proto_msgTypes[38]
+	mi := &file_wal_v1_wal_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2400,7 +3458,7 @@ func (x *ScannerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScannerStatus.ProtoReflect.Descriptor instead.
 func (*ScannerStatus) Descriptor() ([]byte, []int) {
-	return file_wal_v1_wal_proto_rawDescGZIP(), []int{38}
+	return file_wal_v1_wal_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ScannerStatus) GetName() string {
@@ -2541,7 +3599,88 @@ const file_wal_v1_wal_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06before\x18\x02 \x01(\tR\x06before\"Q\n" +
 	"\x17TruncateChannelResponse\x126\n" +
-	"\achannel\x18\x01 \x01(\v2\x1c.walrig.wal.v1.ChannelStatusR\achannel\"\x14\n" +
+	"\achannel\x18\x01 \x01(\v2\x1c.walrig.wal.v1.ChannelStatusR\achannel\"t\n" +
+	"\x16CreateVChannelsRequest\x12\x18\n" +
+	"\achannel\x18\x01 \x01(\tR\achannel\x12\x1c\n" +
+	"\tvchannels\x18\x02 \x03(\tR\tvchannels\x12\"\n" +
+	"\rif_not_exists\x18\x03 \x01(\bR\vifNotExists\"3\n" +
+	"\x17CreateVChannelsResponse\x12\x18\n" +
+	"\acreated\x18\x01 \x03(\tR\acreated\"K\n" +
+	"\x13DropVChannelRequest\x12\x18\n" +
+	"\achannel\x18\x01 \x01(\tR\achannel\x12\x1a\n" +
+	"\bvchannel\x18\x02 \x01(\tR\bvchannel\"\x16\n" +
+	"\x14DropVChannelResponse\"0\n" +
+	"\x14ListVChannelsRequest\x12\x18\n" +
+	"\achannel\x18\x01 \x01(\tR\achannel\"T\n" +
+	"\x15ListVChannelsResponse\x12;\n" +
+	"\tvchannels\x18\x01 \x03(\v2\x1d.walrig.wal.v1.VChannelStatusR\tvchannels\"\xb0\x01\n" +
+	"\x0eVChannelStatus\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1d\n" +
+	"\n" +
+	"start_tick\x18\x03 \x01(\x04R\tstartTick\x12!\n" +
+	"\fdropped_tick\x18\x04 \x01(\x04R\vdroppedTick\x122\n" +
+	"\x05flush\x18\x05 \x01(\v2\x1c.walrig.wal.v1.VChannelFlushR\x05flush\"\xe0\x01\n" +
+	"\rVChannelFlush\x12\x1a\n" +
+	"\bvchannel\x18\x01 \x01(\tR\bvchannel\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1e\n" +
+	"\n" +
+	"checkpoint\x18\x03 \x01(\tR\n" +
+	"checkpoint\x12\x1b\n" +
+	"\ttime_tick\x18\x04 \x01(\x04R\btimeTick\x12\x15\n" +
+	"\x06lag_ms\x18\x05 \x01(\x03R\x05lagMs\x12\x1b\n" +
+	"\tlag_bytes\x18\x06 \x01(\x03R\blagBytes\x12,\n" +
+	"\x05error\x18\a \x01(\v2\x16.walrig.types.v1.ErrorR\x05error\"[\n" +
+	"\x0fFlushNowRequest\x12\x18\n" +
+	"\achannel\x18\x01 \x01(\tR\achannel\x12\x1a\n" +
+	"\bvchannel\x18\x02 \x01(\tR\bvchannel\x12\x12\n" +
+	"\x04wait\x18\x03 \x01(\bR\x04wait\"C\n" +
+	"\x10FlushNowResponse\x12\x12\n" +
+	"\x04term\x18\x01 \x01(\x03R\x04term\x12\x1b\n" +
+	"\ttime_tick\x18\x02 \x01(\x04R\btimeTick\".\n" +
+	"\x12FlushStatusRequest\x12\x18\n" +
+	"\achannel\x18\x01 \x01(\tR\achannel\"\x83\x01\n" +
+	"\x13FlushStatusResponse\x120\n" +
+	"\x05flush\x18\x01 \x01(\v2\x1a.walrig.wal.v1.FlushStatusR\x05flush\x12:\n" +
+	"\tvchannels\x18\x02 \x03(\v2\x1c.walrig.wal.v1.VChannelFlushR\tvchannels\"\xc9\x04\n" +
+	"\vFlushStatus\x12\x14\n" +
+	"\x05state\x18\x01 \x01(\tR\x05state\x12,\n" +
+	"\x05error\x18\x02 \x01(\v2\x16.walrig.types.v1.ErrorR\x05error\x12\x1e\n" +
+	"\n" +
+	"checkpoint\x18\x03 \x01(\tR\n" +
+	"checkpoint\x12\x1b\n" +
+	"\ttime_tick\x18\x04 \x01(\x04R\btimeTick\x12\x19\n" +
+	"\bsaved_id\x18\x05 \x01(\tR\asavedId\x12\x1d\n" +
+	"\n" +
+	"saved_tick\x18\x06 \x01(\x04R\tsavedTick\x12)\n" +
+	"\x10truncated_before\x18\a \x01(\tR\x0ftruncatedBefore\x12\x1b\n" +
+	"\tlag_ticks\x18\b \x01(\x04R\blagTicks\x12\x15\n" +
+	"\x06lag_ms\x18\t \x01(\x03R\x05lagMs\x12\x1b\n" +
+	"\tlag_bytes\x18\n" +
+	" \x01(\x03R\blagBytes\x12\x14\n" +
+	"\x05files\x18\v \x01(\x03R\x05files\x12\x12\n" +
+	"\x04rows\x18\f \x01(\x03R\x04rows\x12\x14\n" +
+	"\x05bytes\x18\r \x01(\x03R\x05bytes\x12\x1a\n" +
+	"\bfailures\x18\x0e \x01(\x03R\bfailures\x12\x1a\n" +
+	"\bdetached\x18\x0f \x01(\x03R\bdetached\x12%\n" +
+	"\x0elost_positions\x18\x10 \x01(\x03R\rlostPositions\x12 \n" +
+	"\vtruncations\x18\x11 \x01(\x03R\vtruncations\x12!\n" +
+	"\fmemory_bytes\x18\x12 \x01(\x03R\vmemoryBytes\x12\x1f\n" +
+	"\vmemory_peak\x18\x13 \x01(\x03R\n" +
+	"memoryPeak\"H\n" +
+	"\x10ListFilesRequest\x12\x18\n" +
+	"\achannel\x18\x01 \x01(\tR\achannel\x12\x1a\n" +
+	"\bvchannel\x18\x02 \x01(\tR\bvchannel\">\n" +
+	"\x11ListFilesResponse\x12)\n" +
+	"\x05files\x18\x01 \x03(\v2\x13.walrig.wal.v1.FileR\x05files\"\x94\x01\n" +
+	"\x04File\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
+	"\x04rows\x18\x02 \x01(\x03R\x04rows\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\x12\x1d\n" +
+	"\n" +
+	"first_tick\x18\x04 \x01(\x04R\tfirstTick\x12\x1b\n" +
+	"\tlast_tick\x18\x05 \x01(\x04R\blastTick\x12\x12\n" +
+	"\x04term\x18\x06 \x01(\x03R\x04term\"\x14\n" +
 	"\x12ListPluginsRequest\"L\n" +
 	"\x13ListPluginsResponse\x125\n" +
 	"\aplugins\x18\x01 \x03(\v2\x1b.walrig.wal.v1.PluginStatusR\aplugins\"+\n" +
@@ -2577,7 +3716,7 @@ const file_wal_v1_wal_proto_rawDesc = "" +
 	"\bprotocol\x18\t \x01(\x03R\bprotocol\x12\x12\n" +
 	"\x04path\x18\n" +
 	" \x01(\tR\x04path\x12\x18\n" +
-	"\afencing\x18\v \x01(\tR\afencing\"\xf3\x04\n" +
+	"\afencing\x18\v \x01(\tR\afencing\"\xa5\x05\n" +
 	"\rChannelStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06plugin\x18\x02 \x01(\tR\x06plugin\x12\x18\n" +
@@ -2600,7 +3739,8 @@ const file_wal_v1_wal_proto_rawDesc = "" +
 	"\n" +
 	"violations\x18\x11 \x01(\x03R\n" +
 	"violations\x12)\n" +
-	"\x10truncated_before\x18\x12 \x01(\tR\x0ftruncatedBefore\";\n" +
+	"\x10truncated_before\x18\x12 \x01(\tR\x0ftruncatedBefore\x120\n" +
+	"\x05flush\x18\x13 \x01(\v2\x1a.walrig.wal.v1.FlushStatusR\x05flush\";\n" +
 	"\tWABStatus\x12\x18\n" +
 	"\arecords\x18\x01 \x01(\x03R\arecords\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\"u\n" +
@@ -2615,7 +3755,7 @@ const file_wal_v1_wal_proto_rawDesc = "" +
 	"\fAppendStream\x12\".walrig.wal.v1.AppendStreamRequest\x1a#.walrig.wal.v1.AppendStreamResponse(\x010\x01\x12A\n" +
 	"\x04Read\x12\x1a.walrig.wal.v1.ReadRequest\x1a\x1b.walrig.wal.v1.ReadResponse0\x01\x12K\n" +
 	"\bBeginTxn\x12\x1e.walrig.wal.v1.BeginTxnRequest\x1a\x1f.walrig.wal.v1.BeginTxnResponse\x12E\n" +
-	"\x06EndTxn\x12\x1c.walrig.wal.v1.EndTxnRequest\x1a\x1d.walrig.wal.v1.EndTxnResponse2\xe7\a\n" +
+	"\x06EndTxn\x12\x1c.walrig.wal.v1.EndTxnRequest\x1a\x1d.walrig.wal.v1.EndTxnResponse2\xf1\v\n" +
 	"\fAdminService\x12Z\n" +
 	"\rCreateChannel\x12#.walrig.wal.v1.CreateChannelRequest\x1a$.walrig.wal.v1.CreateChannelResponse\x12`\n" +
 	"\x0fDescribeChannel\x12%.walrig.wal.v1.DescribeChannelRequest\x1a&.walrig.wal.v1.DescribeChannelResponse\x12W\n" +
@@ -2623,7 +3763,13 @@ const file_wal_v1_wal_proto_rawDesc = "" +
 	"\vOpenChannel\x12!.walrig.wal.v1.OpenChannelRequest\x1a\".walrig.wal.v1.OpenChannelResponse\x12W\n" +
 	"\fCloseChannel\x12\".walrig.wal.v1.CloseChannelRequest\x1a#.walrig.wal.v1.CloseChannelResponse\x12Z\n" +
 	"\rRemoveChannel\x12#.walrig.wal.v1.RemoveChannelRequest\x1a$.walrig.wal.v1.RemoveChannelResponse\x12`\n" +
-	"\x0fTruncateChannel\x12%.walrig.wal.v1.TruncateChannelRequest\x1a&.walrig.wal.v1.TruncateChannelResponse\x12T\n" +
+	"\x0fTruncateChannel\x12%.walrig.wal.v1.TruncateChannelRequest\x1a&.walrig.wal.v1.TruncateChannelResponse\x12`\n" +
+	"\x0fCreateVChannels\x12%.walrig.wal.v1.CreateVChannelsRequest\x1a&.walrig.wal.v1.CreateVChannelsResponse\x12W\n" +
+	"\fDropVChannel\x12\".walrig.wal.v1.DropVChannelRequest\x1a#.walrig.wal.v1.DropVChannelResponse\x12Z\n" +
+	"\rListVChannels\x12#.walrig.wal.v1.ListVChannelsRequest\x1a$.walrig.wal.v1.ListVChannelsResponse\x12K\n" +
+	"\bFlushNow\x12\x1e.walrig.wal.v1.FlushNowRequest\x1a\x1f.walrig.wal.v1.FlushNowResponse\x12T\n" +
+	"\vFlushStatus\x12!.walrig.wal.v1.FlushStatusRequest\x1a\".walrig.wal.v1.FlushStatusResponse\x12N\n" +
+	"\tListFiles\x12\x1f.walrig.wal.v1.ListFilesRequest\x1a .walrig.wal.v1.ListFilesResponse\x12T\n" +
 	"\vListPlugins\x12!.walrig.wal.v1.ListPluginsRequest\x1a\".walrig.wal.v1.ListPluginsResponse\x12]\n" +
 	"\x0eDescribePlugin\x12$.walrig.wal.v1.DescribePluginRequest\x1a%.walrig.wal.v1.DescribePluginResponse\x12W\n" +
 	"\fVerifyPlugin\x12\".walrig.wal.v1.VerifyPluginRequest\x1a#.walrig.wal.v1.VerifyPluginResponse\x12E\n" +
@@ -2641,7 +3787,7 @@ func file_wal_v1_wal_proto_rawDescGZIP() []byte {
 	return file_wal_v1_wal_proto_rawDescData
 }
 
-var file_wal_v1_wal_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_wal_v1_wal_proto_msgTypes = make([]protoimpl.MessageInfo, 56)
 var file_wal_v1_wal_proto_goTypes = []any{
 	(*AppendRecord)(nil),            // 0: walrig.wal.v1.AppendRecord
 	(*AppendRequest)(nil),           // 1: walrig.wal.v1.AppendRequest
@@ -2670,85 +3816,121 @@ var file_wal_v1_wal_proto_goTypes = []any{
 	(*RemoveChannelResponse)(nil),   // 24: walrig.wal.v1.RemoveChannelResponse
 	(*TruncateChannelRequest)(nil),  // 25: walrig.wal.v1.TruncateChannelRequest
 	(*TruncateChannelResponse)(nil), // 26: walrig.wal.v1.TruncateChannelResponse
-	(*ListPluginsRequest)(nil),      // 27: walrig.wal.v1.ListPluginsRequest
-	(*ListPluginsResponse)(nil),     // 28: walrig.wal.v1.ListPluginsResponse
-	(*DescribePluginRequest)(nil),   // 29: walrig.wal.v1.DescribePluginRequest
-	(*DescribePluginResponse)(nil),  // 30: walrig.wal.v1.DescribePluginResponse
-	(*VerifyPluginRequest)(nil),     // 31: walrig.wal.v1.VerifyPluginRequest
-	(*VerifyPluginResponse)(nil),    // 32: walrig.wal.v1.VerifyPluginResponse
-	(*StatusRequest)(nil),           // 33: walrig.wal.v1.StatusRequest
-	(*StatusResponse)(nil),          // 34: walrig.wal.v1.StatusResponse
-	(*PluginStatus)(nil),            // 35: walrig.wal.v1.PluginStatus
-	(*ChannelStatus)(nil),           // 36: walrig.wal.v1.ChannelStatus
-	(*WABStatus)(nil),               // 37: walrig.wal.v1.WABStatus
-	(*ScannerStatus)(nil),           // 38: walrig.wal.v1.ScannerStatus
-	nil,                             // 39: walrig.wal.v1.AppendRecord.PropertiesEntry
-	(v1.Outcome_State)(0),           // 40: walrig.types.v1.Outcome.State
-	(*v1.Error)(nil),                // 41: walrig.types.v1.Error
-	(*v1.Record)(nil),               // 42: walrig.types.v1.Record
+	(*CreateVChannelsRequest)(nil),  // 27: walrig.wal.v1.CreateVChannelsRequest
+	(*CreateVChannelsResponse)(nil), // 28: walrig.wal.v1.CreateVChannelsResponse
+	(*DropVChannelRequest)(nil),     // 29: walrig.wal.v1.DropVChannelRequest
+	(*DropVChannelResponse)(nil),    // 30: walrig.wal.v1.DropVChannelResponse
+	(*ListVChannelsRequest)(nil),    // 31: walrig.wal.v1.ListVChannelsRequest
+	(*ListVChannelsResponse)(nil),   // 32: walrig.wal.v1.ListVChannelsResponse
+	(*VChannelStatus)(nil),          // 33: walrig.wal.v1.VChannelStatus
+	(*VChannelFlush)(nil),           // 34: walrig.wal.v1.VChannelFlush
+	(*FlushNowRequest)(nil),         // 35: walrig.wal.v1.FlushNowRequest
+	(*FlushNowResponse)(nil),        // 36: walrig.wal.v1.FlushNowResponse
+	(*FlushStatusRequest)(nil),      // 37: walrig.wal.v1.FlushStatusRequest
+	(*FlushStatusResponse)(nil),     // 38: walrig.wal.v1.FlushStatusResponse
+	(*FlushStatus)(nil),             // 39: walrig.wal.v1.FlushStatus
+	(*ListFilesRequest)(nil),        // 40: walrig.wal.v1.ListFilesRequest
+	(*ListFilesResponse)(nil),       // 41: walrig.wal.v1.ListFilesResponse
+	(*File)(nil),                    // 42: walrig.wal.v1.File
+	(*ListPluginsRequest)(nil),      // 43: walrig.wal.v1.ListPluginsRequest
+	(*ListPluginsResponse)(nil),     // 44: walrig.wal.v1.ListPluginsResponse
+	(*DescribePluginRequest)(nil),   // 45: walrig.wal.v1.DescribePluginRequest
+	(*DescribePluginResponse)(nil),  // 46: walrig.wal.v1.DescribePluginResponse
+	(*VerifyPluginRequest)(nil),     // 47: walrig.wal.v1.VerifyPluginRequest
+	(*VerifyPluginResponse)(nil),    // 48: walrig.wal.v1.VerifyPluginResponse
+	(*StatusRequest)(nil),           // 49: walrig.wal.v1.StatusRequest
+	(*StatusResponse)(nil),          // 50: walrig.wal.v1.StatusResponse
+	(*PluginStatus)(nil),            // 51: walrig.wal.v1.PluginStatus
+	(*ChannelStatus)(nil),           // 52: walrig.wal.v1.ChannelStatus
+	(*WABStatus)(nil),               // 53: walrig.wal.v1.WABStatus
+	(*ScannerStatus)(nil),           // 54: walrig.wal.v1.ScannerStatus
+	nil,                             // 55: walrig.wal.v1.AppendRecord.PropertiesEntry
+	(v1.Outcome_State)(0),           // 56: walrig.types.v1.Outcome.State
+	(*v1.Error)(nil),                // 57: walrig.types.v1.Error
+	(*v1.Record)(nil),               // 58: walrig.types.v1.Record
 }
 var file_wal_v1_wal_proto_depIdxs = []int32{
-	39, // 0: walrig.wal.v1.AppendRecord.properties:type_name -> walrig.wal.v1.AppendRecord.PropertiesEntry
+	55, // 0: walrig.wal.v1.AppendRecord.properties:type_name -> walrig.wal.v1.AppendRecord.PropertiesEntry
 	0,  // 1: walrig.wal.v1.AppendRequest.records:type_name -> walrig.wal.v1.AppendRecord
 	3,  // 2: walrig.wal.v1.AppendResponse.results:type_name -> walrig.wal.v1.AppendResult
-	40, // 3: walrig.wal.v1.AppendResult.state:type_name -> walrig.types.v1.Outcome.State
-	41, // 4: walrig.wal.v1.AppendResult.error:type_name -> walrig.types.v1.Error
+	56, // 3: walrig.wal.v1.AppendResult.state:type_name -> walrig.types.v1.Outcome.State
+	57, // 4: walrig.wal.v1.AppendResult.error:type_name -> walrig.types.v1.Error
 	0,  // 5: walrig.wal.v1.AppendStreamRequest.records:type_name -> walrig.wal.v1.AppendRecord
 	3,  // 6: walrig.wal.v1.AppendStreamResponse.results:type_name -> walrig.wal.v1.AppendResult
-	41, // 7: walrig.wal.v1.AppendStreamResponse.end:type_name -> walrig.types.v1.Error
+	57, // 7: walrig.wal.v1.AppendStreamResponse.end:type_name -> walrig.types.v1.Error
 	8,  // 8: walrig.wal.v1.ReadResponse.records:type_name -> walrig.wal.v1.ReadRecord
-	42, // 9: walrig.wal.v1.ReadRecord.record:type_name -> walrig.types.v1.Record
+	58, // 9: walrig.wal.v1.ReadRecord.record:type_name -> walrig.types.v1.Record
 	3,  // 10: walrig.wal.v1.EndTxnResponse.result:type_name -> walrig.wal.v1.AppendResult
-	36, // 11: walrig.wal.v1.CreateChannelResponse.channel:type_name -> walrig.wal.v1.ChannelStatus
-	36, // 12: walrig.wal.v1.DescribeChannelResponse.channel:type_name -> walrig.wal.v1.ChannelStatus
-	36, // 13: walrig.wal.v1.ListChannelsResponse.channels:type_name -> walrig.wal.v1.ChannelStatus
-	36, // 14: walrig.wal.v1.OpenChannelResponse.channel:type_name -> walrig.wal.v1.ChannelStatus
-	36, // 15: walrig.wal.v1.TruncateChannelResponse.channel:type_name -> walrig.wal.v1.ChannelStatus
-	35, // 16: walrig.wal.v1.ListPluginsResponse.plugins:type_name -> walrig.wal.v1.PluginStatus
-	35, // 17: walrig.wal.v1.DescribePluginResponse.status:type_name -> walrig.wal.v1.PluginStatus
-	35, // 18: walrig.wal.v1.VerifyPluginResponse.status:type_name -> walrig.wal.v1.PluginStatus
-	35, // 19: walrig.wal.v1.StatusResponse.plugins:type_name -> walrig.wal.v1.PluginStatus
-	36, // 20: walrig.wal.v1.StatusResponse.channels:type_name -> walrig.wal.v1.ChannelStatus
-	41, // 21: walrig.wal.v1.ChannelStatus.error:type_name -> walrig.types.v1.Error
-	38, // 22: walrig.wal.v1.ChannelStatus.scanners:type_name -> walrig.wal.v1.ScannerStatus
-	37, // 23: walrig.wal.v1.ChannelStatus.wab:type_name -> walrig.wal.v1.WABStatus
-	1,  // 24: walrig.wal.v1.WALService.Append:input_type -> walrig.wal.v1.AppendRequest
-	4,  // 25: walrig.wal.v1.WALService.AppendStream:input_type -> walrig.wal.v1.AppendStreamRequest
-	6,  // 26: walrig.wal.v1.WALService.Read:input_type -> walrig.wal.v1.ReadRequest
-	9,  // 27: walrig.wal.v1.WALService.BeginTxn:input_type -> walrig.wal.v1.BeginTxnRequest
-	11, // 28: walrig.wal.v1.WALService.EndTxn:input_type -> walrig.wal.v1.EndTxnRequest
-	13, // 29: walrig.wal.v1.AdminService.CreateChannel:input_type -> walrig.wal.v1.CreateChannelRequest
-	15, // 30: walrig.wal.v1.AdminService.DescribeChannel:input_type -> walrig.wal.v1.DescribeChannelRequest
-	17, // 31: walrig.wal.v1.AdminService.ListChannels:input_type -> walrig.wal.v1.ListChannelsRequest
-	19, // 32: walrig.wal.v1.AdminService.OpenChannel:input_type -> walrig.wal.v1.OpenChannelRequest
-	21, // 33: walrig.wal.v1.AdminService.CloseChannel:input_type -> walrig.wal.v1.CloseChannelRequest
-	23, // 34: walrig.wal.v1.AdminService.RemoveChannel:input_type -> walrig.wal.v1.RemoveChannelRequest
-	25, // 35: walrig.wal.v1.AdminService.TruncateChannel:input_type -> walrig.wal.v1.TruncateChannelRequest
-	27, // 36: walrig.wal.v1.AdminService.ListPlugins:input_type -> walrig.wal.v1.ListPluginsRequest
-	29, // 37: walrig.wal.v1.AdminService.DescribePlugin:input_type -> walrig.wal.v1.DescribePluginRequest
-	31, // 38: walrig.wal.v1.AdminService.VerifyPlugin:input_type -> walrig.wal.v1.VerifyPluginRequest
-	33, // 39: walrig.wal.v1.AdminService.Status:input_type -> walrig.wal.v1.StatusRequest
-	2,  // 40: walrig.wal.v1.WALService.Append:output_type -> walrig.wal.v1.AppendResponse
-	5,  // 41: walrig.wal.v1.WALService.AppendStream:output_type -> walrig.wal.v1.AppendStreamResponse
-	7,  // 42: walrig.wal.v1.WALService.Read:output_type -> walrig.wal.v1.ReadResponse
-	10, // 43: walrig.wal.v1.WALService.BeginTxn:output_type -> walrig.wal.v1.BeginTxnResponse
-	12, // 44: walrig.wal.v1.WALService.EndTxn:output_type -> walrig.wal.v1.EndTxnResponse
-	14, // 45: walrig.wal.v1.AdminService.CreateChannel:output_type -> walrig.wal.v1.CreateChannelResponse
-	16, // 46: walrig.wal.v1.AdminService.DescribeChannel:output_type -> walrig.wal.v1.DescribeChannelResponse
-	18, // 47: walrig.wal.v1.AdminService.ListChannels:output_type -> walrig.wal.v1.ListChannelsResponse
-	20, // 48: walrig.wal.v1.AdminService.OpenChannel:output_type -> walrig.wal.v1.OpenChannelResponse
-	22, // 49: walrig.wal.v1.AdminService.CloseChannel:output_type -> walrig.wal.v1.CloseChannelResponse
-	24, // 50: walrig.wal.v1.AdminService.RemoveChannel:output_type -> walrig.wal.v1.RemoveChannelResponse
-	26, // 51: walrig.wal.v1.AdminService.TruncateChannel:output_type -> walrig.wal.v1.TruncateChannelResponse
-	28, // 52: walrig.wal.v1.AdminService.ListPlugins:output_type -> walrig.wal.v1.ListPluginsResponse
-	30, // 53: walrig.wal.v1.AdminService.DescribePlugin:output_type -> walrig.wal.v1.DescribePluginResponse
-	32, // 54: walrig.wal.v1.AdminService.VerifyPlugin:output_type -> walrig.wal.v1.VerifyPluginResponse
-	34, // 55: walrig.wal.v1.AdminService.Status:output_type -> walrig.wal.v1.StatusResponse
-	40, // [40:56] is the sub-list for method output_type
-	24, // [24:40] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	52, // 11: walrig.wal.v1.CreateChannelResponse.channel:type_name -> walrig.wal.v1.ChannelStatus
+	52, // 12: walrig.wal.v1.DescribeChannelResponse.channel:type_name -> walrig.wal.v1.ChannelStatus
+	52, // 13: walrig.wal.v1.ListChannelsResponse.channels:type_name -> walrig.wal.v1.ChannelStatus
+	52, // 14: walrig.wal.v1.OpenChannelResponse.channel:type_name -> walrig.wal.v1.ChannelStatus
+	52, // 15: walrig.wal.v1.TruncateChannelResponse.channel:type_name -> walrig.wal.v1.ChannelStatus
+	33, // 16: walrig.wal.v1.ListVChannelsResponse.vchannels:type_name -> walrig.wal.v1.VChannelStatus
+	34, // 17: walrig.wal.v1.VChannelStatus.flush:type_name -> walrig.wal.v1.VChannelFlush
+	57, // 18: walrig.wal.v1.VChannelFlush.error:type_name -> walrig.types.v1.Error
+	39, // 19: walrig.wal.v1.FlushStatusResponse.flush:type_name -> walrig.wal.v1.FlushStatus
+	34, // 20: walrig.wal.v1.FlushStatusResponse.vchannels:type_name -> walrig.wal.v1.VChannelFlush
+	57, // 21: walrig.wal.v1.FlushStatus.error:type_name -> walrig.types.v1.Error
+	42, // 22: walrig.wal.v1.ListFilesResponse.files:type_name -> walrig.wal.v1.File
+	51, // 23: walrig.wal.v1.ListPluginsResponse.plugins:type_name -> walrig.wal.v1.PluginStatus
+	51, // 24: walrig.wal.v1.DescribePluginResponse.status:type_name -> walrig.wal.v1.PluginStatus
+	51, // 25: walrig.wal.v1.VerifyPluginResponse.status:type_name -> walrig.wal.v1.PluginStatus
+	51, // 26: walrig.wal.v1.StatusResponse.plugins:type_name -> walrig.wal.v1.PluginStatus
+	52, // 27: walrig.wal.v1.StatusResponse.channels:type_name -> walrig.wal.v1.ChannelStatus
+	57, // 28: walrig.wal.v1.ChannelStatus.error:type_name -> walrig.types.v1.Error
+	54, // 29: walrig.wal.v1.ChannelStatus.scanners:type_name -> walrig.wal.v1.ScannerStatus
+	53, // 30: walrig.wal.v1.ChannelStatus.wab:type_name -> walrig.wal.v1.WABStatus
+	39, // 31: walrig.wal.v1.ChannelStatus.flush:type_name -> walrig.wal.v1.FlushStatus
+	1,  // 32: walrig.wal.v1.WALService.Append:input_type -> walrig.wal.v1.AppendRequest
+	4,  // 33: walrig.wal.v1.WALService.AppendStream:input_type -> walrig.wal.v1.AppendStreamRequest
+	6,  // 34: walrig.wal.v1.WALService.Read:input_type -> walrig.wal.v1.ReadRequest
+	9,  // 35: walrig.wal.v1.WALService.BeginTxn:input_type -> walrig.wal.v1.BeginTxnRequest
+	11, // 36: walrig.wal.v1.WALService.EndTxn:input_type -> walrig.wal.v1.EndTxnRequest
+	13, // 37: walrig.wal.v1.AdminService.CreateChannel:input_type -> walrig.wal.v1.CreateChannelRequest
+	15, // 38: walrig.wal.v1.AdminService.DescribeChannel:input_type -> walrig.wal.v1.DescribeChannelRequest
+	17, // 39: walrig.wal.v1.AdminService.ListChannels:input_type -> walrig.wal.v1.ListChannelsRequest
+	19, // 40: walrig.wal.v1.AdminService.OpenChannel:input_type -> walrig.wal.v1.OpenChannelRequest
+	21, // 41: walrig.wal.v1.AdminService.CloseChannel:input_type -> walrig.wal.v1.CloseChannelRequest
+	23, // 42: walrig.wal.v1.AdminService.RemoveChannel:input_type -> walrig.wal.v1.RemoveChannelRequest
+	25, // 43: walrig.wal.v1.AdminService.TruncateChannel:input_type -> walrig.wal.v1.TruncateChannelRequest
+	27, // 44: walrig.wal.v1.AdminService.CreateVChannels:input_type -> walrig.wal.v1.CreateVChannelsRequest
+	29, // 45: walrig.wal.v1.AdminService.DropVChannel:input_type -> walrig.wal.v1.DropVChannelRequest
+	31, // 46: walrig.wal.v1.AdminService.ListVChannels:input_type -> walrig.wal.v1.ListVChannelsRequest
+	35, // 47: walrig.wal.v1.AdminService.FlushNow:input_type -> walrig.wal.v1.FlushNowRequest
+	37, // 48: walrig.wal.v1.AdminService.FlushStatus:input_type -> walrig.wal.v1.FlushStatusRequest
+	40, // 49: walrig.wal.v1.AdminService.ListFiles:input_type -> walrig.wal.v1.ListFilesRequest
+	43, // 50: walrig.wal.v1.AdminService.ListPlugins:input_type -> walrig.wal.v1.ListPluginsRequest
+	45, // 51: walrig.wal.v1.AdminService.DescribePlugin:input_type -> walrig.wal.v1.DescribePluginRequest
+	47, // 52: walrig.wal.v1.AdminService.VerifyPlugin:input_type -> walrig.wal.v1.VerifyPluginRequest
+	49, // 53: walrig.wal.v1.AdminService.Status:input_type -> walrig.wal.v1.StatusRequest
+	2,  // 54: walrig.wal.v1.WALService.Append:output_type -> walrig.wal.v1.AppendResponse
+	5,  // 55: walrig.wal.v1.WALService.AppendStream:output_type -> walrig.wal.v1.AppendStreamResponse
+	7,  // 56: walrig.wal.v1.WALService.Read:output_type -> walrig.wal.v1.ReadResponse
+	10, // 57: walrig.wal.v1.WALService.BeginTxn:output_type -> walrig.wal.v1.BeginTxnResponse
+	12, // 58: walrig.wal.v1.WALService.EndTxn:output_type -> walrig.wal.v1.EndTxnResponse
+	14, // 59: walrig.wal.v1.AdminService.CreateChannel:output_type -> walrig.wal.v1.CreateChannelResponse
+	16, // 60: walrig.wal.v1.AdminService.DescribeChannel:output_type -> walrig.wal.v1.DescribeChannelResponse
+	18, // 61: walrig.wal.v1.AdminService.ListChannels:output_type -> walrig.wal.v1.ListChannelsResponse
+	20, // 62: walrig.wal.v1.AdminService.OpenChannel:output_type -> walrig.wal.v1.OpenChannelResponse
+	22, // 63: walrig.wal.v1.AdminService.CloseChannel:output_type -> walrig.wal.v1.CloseChannelResponse
+	24, // 64: walrig.wal.v1.AdminService.RemoveChannel:output_type -> walrig.wal.v1.RemoveChannelResponse
+	26, // 65: walrig.wal.v1.AdminService.TruncateChannel:output_type -> walrig.wal.v1.TruncateChannelResponse
+	28, // 66: walrig.wal.v1.AdminService.CreateVChannels:output_type -> walrig.wal.v1.CreateVChannelsResponse
+	30, // 67: walrig.wal.v1.AdminService.DropVChannel:output_type -> walrig.wal.v1.DropVChannelResponse
+	32, // 68: walrig.wal.v1.AdminService.ListVChannels:output_type -> walrig.wal.v1.ListVChannelsResponse
+	36, // 69: walrig.wal.v1.AdminService.FlushNow:output_type -> walrig.wal.v1.FlushNowResponse
+	38, // 70: walrig.wal.v1.AdminService.FlushStatus:output_type -> walrig.wal.v1.FlushStatusResponse
+	41, // 71: walrig.wal.v1.AdminService.ListFiles:output_type -> walrig.wal.v1.ListFilesResponse
+	44, // 72: walrig.wal.v1.AdminService.ListPlugins:output_type -> walrig.wal.v1.ListPluginsResponse
+	46, // 73: walrig.wal.v1.AdminService.DescribePlugin:output_type -> walrig.wal.v1.DescribePluginResponse
+	48, // 74: walrig.wal.v1.AdminService.VerifyPlugin:output_type -> walrig.wal.v1.VerifyPluginResponse
+	50, // 75: walrig.wal.v1.AdminService.Status:output_type -> walrig.wal.v1.StatusResponse
+	54, // [54:76] is the sub-list for method output_type
+	32, // [32:54] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_wal_v1_wal_proto_init() }
@@ -2762,7 +3944,7 @@ func file_wal_v1_wal_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wal_v1_wal_proto_rawDesc), len(file_wal_v1_wal_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   40,
+			NumMessages:   56,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -318,6 +318,12 @@ const (
 	AdminService_CloseChannel_FullMethodName    = "/walrig.wal.v1.AdminService/CloseChannel"
 	AdminService_RemoveChannel_FullMethodName   = "/walrig.wal.v1.AdminService/RemoveChannel"
 	AdminService_TruncateChannel_FullMethodName = "/walrig.wal.v1.AdminService/TruncateChannel"
+	AdminService_CreateVChannels_FullMethodName = "/walrig.wal.v1.AdminService/CreateVChannels"
+	AdminService_DropVChannel_FullMethodName    = "/walrig.wal.v1.AdminService/DropVChannel"
+	AdminService_ListVChannels_FullMethodName   = "/walrig.wal.v1.AdminService/ListVChannels"
+	AdminService_FlushNow_FullMethodName        = "/walrig.wal.v1.AdminService/FlushNow"
+	AdminService_FlushStatus_FullMethodName     = "/walrig.wal.v1.AdminService/FlushStatus"
+	AdminService_ListFiles_FullMethodName       = "/walrig.wal.v1.AdminService/ListFiles"
 	AdminService_ListPlugins_FullMethodName     = "/walrig.wal.v1.AdminService/ListPlugins"
 	AdminService_DescribePlugin_FullMethodName  = "/walrig.wal.v1.AdminService/DescribePlugin"
 	AdminService_VerifyPlugin_FullMethodName    = "/walrig.wal.v1.AdminService/VerifyPlugin"
@@ -341,6 +347,18 @@ type AdminServiceClient interface {
 	// RemoveChannel forgets a channel and, with purge, deletes its log.
 	RemoveChannel(ctx context.Context, in *RemoveChannelRequest, opts ...grpc.CallOption) (*RemoveChannelResponse, error)
 	TruncateChannel(ctx context.Context, in *TruncateChannelRequest, opts ...grpc.CallOption) (*TruncateChannelResponse, error)
+	// CreateVChannels declares vchannels; a record of one that is not declared is
+	// not stored. DropVChannel makes one take no more records; what it holds is
+	// flushed first, and its files stay.
+	CreateVChannels(ctx context.Context, in *CreateVChannelsRequest, opts ...grpc.CallOption) (*CreateVChannelsResponse, error)
+	DropVChannel(ctx context.Context, in *DropVChannelRequest, opts ...grpc.CallOption) (*DropVChannelResponse, error)
+	ListVChannels(ctx context.Context, in *ListVChannelsRequest, opts ...grpc.CallOption) (*ListVChannelsResponse, error)
+	// FlushNow flushes what was stored before the call, without waiting for size
+	// or age.
+	FlushNow(ctx context.Context, in *FlushNowRequest, opts ...grpc.CallOption) (*FlushNowResponse, error)
+	FlushStatus(ctx context.Context, in *FlushStatusRequest, opts ...grpc.CallOption) (*FlushStatusResponse, error)
+	// ListFiles lists the files of a vchannel, oldest first.
+	ListFiles(ctx context.Context, in *ListFilesRequest, opts ...grpc.CallOption) (*ListFilesResponse, error)
 	ListPlugins(ctx context.Context, in *ListPluginsRequest, opts ...grpc.CallOption) (*ListPluginsResponse, error)
 	DescribePlugin(ctx context.Context, in *DescribePluginRequest, opts ...grpc.CallOption) (*DescribePluginResponse, error)
 	// VerifyPlugin starts a second process of a configured plugin, describes it,
@@ -427,6 +445,66 @@ func (c *adminServiceClient) TruncateChannel(ctx context.Context, in *TruncateCh
 	return out, nil
 }
 
+func (c *adminServiceClient) CreateVChannels(ctx context.Context, in *CreateVChannelsRequest, opts ...grpc.CallOption) (*CreateVChannelsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CreateVChannelsResponse)
+	err := c.cc.Invoke(ctx, AdminService_CreateVChannels_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) DropVChannel(ctx context.Context, in *DropVChannelRequest, opts ...grpc.CallOption) (*DropVChannelResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DropVChannelResponse)
+	err := c.cc.Invoke(ctx, AdminService_DropVChannel_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ListVChannels(ctx context.Context, in *ListVChannelsRequest, opts ...grpc.CallOption) (*ListVChannelsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListVChannelsResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListVChannels_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) FlushNow(ctx context.Context, in *FlushNowRequest, opts ...grpc.CallOption) (*FlushNowResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FlushNowResponse)
+	err := c.cc.Invoke(ctx, AdminService_FlushNow_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) FlushStatus(ctx context.Context, in *FlushStatusRequest, opts ...grpc.CallOption) (*FlushStatusResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FlushStatusResponse)
+	err := c.cc.Invoke(ctx, AdminService_FlushStatus_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ListFiles(ctx context.Context, in *ListFilesRequest, opts ...grpc.CallOption) (*ListFilesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListFilesResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListFiles_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) ListPlugins(ctx context.Context, in *ListPluginsRequest, opts ...grpc.CallOption) (*ListPluginsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListPluginsResponse)
@@ -484,6 +562,18 @@ type AdminServiceServer interface {
 	// RemoveChannel forgets a channel and, with purge, deletes its log.
 	RemoveChannel(context.Context, *RemoveChannelRequest) (*RemoveChannelResponse, error)
 	TruncateChannel(context.Context, *TruncateChannelRequest) (*TruncateChannelResponse, error)
+	// CreateVChannels declares vchannels; a record of one that is not declared is
+	// not stored. DropVChannel makes one take no more records; what it holds is
+	// flushed first, and its files stay.
+	CreateVChannels(context.Context, *CreateVChannelsRequest) (*CreateVChannelsResponse, error)
+	DropVChannel(context.Context, *DropVChannelRequest) (*DropVChannelResponse, error)
+	ListVChannels(context.Context, *ListVChannelsRequest) (*ListVChannelsResponse, error)
+	// FlushNow flushes what was stored before the call, without waiting for size
+	// or age.
+	FlushNow(context.Context, *FlushNowRequest) (*FlushNowResponse, error)
+	FlushStatus(context.Context, *FlushStatusRequest) (*FlushStatusResponse, error)
+	// ListFiles lists the files of a vchannel, oldest first.
+	ListFiles(context.Context, *ListFilesRequest) (*ListFilesResponse, error)
 	ListPlugins(context.Context, *ListPluginsRequest) (*ListPluginsResponse, error)
 	DescribePlugin(context.Context, *DescribePluginRequest) (*DescribePluginResponse, error)
 	// VerifyPlugin starts a second process of a configured plugin, describes it,
@@ -520,6 +610,24 @@ func (UnimplementedAdminServiceServer) RemoveChannel(context.Context, *RemoveCha
 }
 func (UnimplementedAdminServiceServer) TruncateChannel(context.Context, *TruncateChannelRequest) (*TruncateChannelResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method TruncateChannel not implemented")
+}
+func (UnimplementedAdminServiceServer) CreateVChannels(context.Context, *CreateVChannelsRequest) (*CreateVChannelsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CreateVChannels not implemented")
+}
+func (UnimplementedAdminServiceServer) DropVChannel(context.Context, *DropVChannelRequest) (*DropVChannelResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DropVChannel not implemented")
+}
+func (UnimplementedAdminServiceServer) ListVChannels(context.Context, *ListVChannelsRequest) (*ListVChannelsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListVChannels not implemented")
+}
+func (UnimplementedAdminServiceServer) FlushNow(context.Context, *FlushNowRequest) (*FlushNowResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method FlushNow not implemented")
+}
+func (UnimplementedAdminServiceServer) FlushStatus(context.Context, *FlushStatusRequest) (*FlushStatusResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method FlushStatus not implemented")
+}
+func (UnimplementedAdminServiceServer) ListFiles(context.Context, *ListFilesRequest) (*ListFilesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListFiles not implemented")
 }
 func (UnimplementedAdminServiceServer) ListPlugins(context.Context, *ListPluginsRequest) (*ListPluginsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListPlugins not implemented")
@@ -680,6 +788,114 @@ func _AdminService_TruncateChannel_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_CreateVChannels_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CreateVChannelsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).CreateVChannels(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_CreateVChannels_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).CreateVChannels(ctx, req.(*CreateVChannelsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_DropVChannel_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DropVChannelRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).DropVChannel(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_DropVChannel_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).DropVChannel(ctx, req.(*DropVChannelRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ListVChannels_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListVChannelsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListVChannels(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListVChannels_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListVChannels(ctx, req.(*ListVChannelsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_FlushNow_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FlushNowRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).FlushNow(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_FlushNow_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).FlushNow(ctx, req.(*FlushNowRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_FlushStatus_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FlushStatusRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).FlushStatus(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_FlushStatus_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).FlushStatus(ctx, req.(*FlushStatusRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ListFiles_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListFilesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListFiles(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListFiles_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListFiles(ctx, req.(*ListFilesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_ListPlugins_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListPluginsRequest)
 	if err := dec(in); err != nil {
@@ -786,6 +1002,30 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "TruncateChannel",
 			Handler:    _AdminService_TruncateChannel_Handler,
+		},
+		{
+			MethodName: "CreateVChannels",
+			Handler:    _AdminService_CreateVChannels_Handler,
+		},
+		{
+			MethodName: "DropVChannel",
+			Handler:    _AdminService_DropVChannel_Handler,
+		},
+		{
+			MethodName: "ListVChannels",
+			Handler:    _AdminService_ListVChannels_Handler,
+		},
+		{
+			MethodName: "FlushNow",
+			Handler:    _AdminService_FlushNow_Handler,
+		},
+		{
+			MethodName: "FlushStatus",
+			Handler:    _AdminService_FlushStatus_Handler,
+		},
+		{
+			MethodName: "ListFiles",
+			Handler:    _AdminService_ListFiles_Handler,
 		},
 		{
 			MethodName: "ListPlugins",
