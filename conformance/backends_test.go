@@ -57,6 +57,13 @@ func expectLevels(t *testing.T, r Report, want ...Level) {
 			t.Errorf("level %s is %s", l.Level, l.State)
 		}
 	}
+	if t.Failed() {
+		for _, c := range r.Clauses {
+			if c.Verdict == NotRun {
+				t.Logf("%s (%s) was not run: %s", c.ID, c.Level, c.Reason)
+			}
+		}
+	}
 }
 
 var ofReference = []Level{LevelCore, LevelOrdered, LevelReadOnly, LevelFenced, LevelTruncate, LevelDrop, LevelSoak}

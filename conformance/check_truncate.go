@@ -148,6 +148,9 @@ func checkTruncateBesideAppends(t *T) {
 			t.pause(t.duration(t.quiet / 10))
 			point = h.bounds().LatestRecord
 			h.truncate(point)
+			// What a truncation took too much shows at once: the next one covers it up.
+			earliest := h.bounds().Earliest
+			t.expect(earliest == point, "a truncation beside appends keeps what lies at its point %s and behind it; the earliest id is %s", showID(point), showID(earliest))
 		}
 	})
 	close(cut)

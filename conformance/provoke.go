@@ -13,7 +13,7 @@ import (
 
 // The bounds of what provoke tries.
 const (
-	provokeAttempts = 200
+	provokeAttempts = 1000
 	provokeTime     = 5 * time.Second
 	breakAttempts   = 12
 )
@@ -48,12 +48,21 @@ func (o *oracle) byContext(h *handle, prefix string) bool {
 	}
 	most := o.appendTime(h, next) + time.Millisecond
 	until := time.Now().Add(provokeTime)
-	for range provokeAttempts {
-		ctx, cancel := context.WithTimeout(o.t.ctx, o.t.someTime(most))
+	last := most // what the last append took that was given enough time
+	for i := range provokeAttempts {
+		limit := o.t.someTime(most)
+		if i%2 == 1 {
+			limit = o.t.duration(last * 3 / 2)
+		}
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(o.t.ctx, limit)
 		outcomes := o.appendBatch(ctx, h, next(0)...)
 		cancel()
 		if o.expectUnknown(outcomes) {
 			return true
+		}
+		if outcomes[0].State == walimpls.Stored {
+			last = time.Since(began)
 		}
 		if time.Now().After(until) {
 			break

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -128,7 +129,7 @@ func runTour(t *testing.T, steps []tourStep, path string) {
 	defer cancel()
 	shell := exec.CommandContext(ctx, "bash", "-c", "exec 2>&1\n"+script.String())
 	shell.Dir = t.TempDir()
-	shell.Env = append(os.Environ(), "PATH="+path, "WALRIG="+root, "WALRIG_ADDR="+addr, "WALRIG_LISTEN="+addr, "GORACE=atexit_sleep_ms=0", "GOWORK=off")
+	shell.Env = append(notOfMake(os.Environ()), "PATH="+path, "WALRIG="+root, "WALRIG_ADDR="+addr, "WALRIG_LISTEN="+addr, "GORACE=atexit_sleep_ms=0", "GOWORK=off")
 	shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	shell.Cancel = func() error { return syscall.Kill(-shell.Process.Pid, syscall.SIGKILL) }
 	shell.WaitDelay = 10 * time.Second
@@ -164,4 +165,9 @@ func freeAddr(t *testing.T) string {
 	}
 	defer l.Close()
 	return l.Addr().String()
+}
+
+// notOfMake drops what make tells its children: a reader of the tour is none.
+func notOfMake(env []string) []string {
+	return slices.DeleteFunc(env, func(v string) bool { return strings.HasPrefix(v, "MAKE") || strings.HasPrefix(v, "MFLAGS=") })
 }
