@@ -362,6 +362,9 @@ func TestReadersAddNoSeries(t *testing.T) {
 		return slices.DeleteFunc(s.of("walrig_"), func(name string) bool { return strings.HasPrefix(name, "walrig_flush_") })
 	}
 	first := h.scrape()
+	for end := time.Now().Add(20 * time.Second); count(first) == 0 && time.Now().Before(end); first = h.scrape() {
+		time.Sleep(10 * time.Millisecond) // the flusher's own reader is about to begin
+	}
 	before := all(first)
 	for range 5 {
 		r, err := c.NewReader(testContext(t), "orders", client.ReadOptions{Follow: true})

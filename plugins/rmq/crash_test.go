@@ -312,8 +312,12 @@ func TestPowerLossInsideDrop(t *testing.T) {
 	})
 	must(t, o.Drop(testContext(t), "c", 1))
 	faults.set(nil)
+	// The store goes on in the background.
+	mu.Lock()
+	points := append(disks, fs.crash(0, rng))
+	mu.Unlock()
 	whole, gone := 0, 0
-	for _, disk := range append(disks, fs.crash(0, rng)) {
+	for _, disk := range points {
 		s.fs = disk
 		o := s.opener()
 		r, err := o.Open(testContext(t), ro("c"))
